@@ -185,7 +185,7 @@ impl CheckpointOptions {
             quantized::refused(path).unwrap_or(error)
         })?;
         if self.family.is_none() {
-            candle_blocks_files::python::native::refuse(&files)?;
+            candle_blocks_files::python::native::refuse(files.path(), files.names())?;
         }
         let config_path = match &self.config {
             Some(config) => config.clone(),

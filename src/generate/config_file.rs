@@ -102,12 +102,18 @@ const OF_CONFIG: &[&str] = &[
     "typical_p",
 ];
 
-/// Returns the options in a checkpoint's files.
-pub(super) fn options_of(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
-    Ok(GenerationOptions {
-        context_length: checkpoint.context_length()?,
-        ..options_of_files(checkpoint)?
-    })
+impl GenerationOptions {
+    /// Reads the settings from the checkpoint's `generation_config.json`, or without it from its `config.json`. A GGUF file
+    /// has its own settings ([`Beside`](crate::checkpoint::Beside)).
+    ///
+    /// # Errors
+    /// If the file cannot be read, a value has the wrong type, or the file requests an unsupported kind of generation.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
+        Ok(Self {
+            context_length: checkpoint.context_length()?,
+            ..options_of_files(checkpoint)?
+        })
+    }
 }
 
 fn options_of_files(checkpoint: &Checkpoint) -> Result<GenerationOptions> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CausalDecoder, Choose, Decoder, Generation, GenerationOptions, StopStrings};
+use super::{CausalDecoder, Choose, Decoder, Generation, GenerationOptions, Sampler, StopStrings};
 use crate::config::{EmbeddingsConfig, HeadTask};
 use crate::error::getters;
 use crate::error::{Error, Result};
@@ -161,6 +161,58 @@ impl Generator {
     /// The errors of [`Self::start`]; also if the model or `choose` fails.
     pub fn generate(&self, prompts: &[Vec<u32>], choose: impl Choose) -> Result<Vec<Vec<u32>>> {
         let mut generation = self.start(prompts, choose)?;
+        for step in &mut generation {
+            step?;
+        }
+        Ok(generation.into_tokens())
+    }
+
+    /// Returns the decoder's prompt for each sequence in the encoder's output: the token
+    /// [`GenerationOptions::decoder_start`], followed by the tokens in [`GenerationOptions::speech`].
+    ///
+    /// # Errors
+    /// If the checkpoint names no first token, or the model cannot compute the languages' logits.
+    pub fn beginnings(&self, encoded: &Encoded) -> Result<Vec<Vec<u32>>> {
+        let Some(start) = self.options().decoder_start else {
+            let reason = "the checkpoint names no decoder_start_token_id; add it to generation_config.json, or give the \
+                          decoder_input_ids";
+            return Err(Error::InvalidConfig(reason.to_string()));
+        };
+        let mut begun = vec![vec![start]; encoded.hidden_states.dim(0)?];
+        let Some(speech) = &self.options().speech else {
+            return Ok(begun);
+        };
+        if !speech.languages.is_empty() {
+            let detected = self.likeliest(&speech.languages, encoded, &begun)?;
+            for (begun, detected) in begun.iter_mut().zip(detected) {
+                begun.extend(detected);
+            }
+        }
+        for begun in &mut begun {
+            begun.extend(&speech.tokens);
+        }
+        Ok(begun)
+    }
+
+    /// Returns the most likely of some tokens after each prompt.
+    fn likeliest(
+        &self,
+        tokens: &[u32],
+        encoded: &Encoded,
+        prompts: &[Vec<u32>],
+    ) -> Result<Vec<Vec<u32>>> {
+        let n_tokens = match &self.model().config().embeddings {
+            EmbeddingsConfig::Tokens(embeddings) => embeddings.n_tokens as u32,
+            _ => 0,
+        };
+        let options = GenerationOptions {
+            suppressed: (0..n_tokens).filter(|id| !tokens.contains(id)).collect(),
+            max_new_tokens: Some(1),
+            ..GenerationOptions::default()
+        };
+        let generator = Generator::new(self.model().clone(), options)?;
+        let mut generation =
+            generator.start_with_encoder(encoded.clone(), prompts, Sampler::greedy())?;
         for step in &mut generation {
             step?;
         }

@@ -1,8 +1,6 @@
 //! Options for generation: when it ends, and which tokens it prefers.
 
 use super::{BeamOptions, Sampling, SpeechStart};
-use crate::checkpoint::Checkpoint;
-use crate::error::Result;
 use crate::error::{getters, setters};
 
 /// The deterministic part of transformers' `GenerationConfig`: when generation ends, changes to the next token's logits, and
@@ -123,15 +121,6 @@ impl GenerationOptions {
     pub const NEW_TOKENS: usize = 20;
     /// The default for the maximum number of new tokens in text generation, as in transformers' `TextGenerationPipeline`.
     pub const NEW_TOKENS_OF_TEXT: usize = 256;
-
-    /// Reads the settings from the checkpoint's `generation_config.json`, or without it from its `config.json`. A GGUF file
-    /// has its own settings ([`Beside`](crate::checkpoint::Beside)).
-    ///
-    /// # Errors
-    /// If the file cannot be read, a value has the wrong type, or the file requests an unsupported kind of generation.
-    pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
-        super::config_file::options_of(checkpoint)
-    }
 
     /// Returns the options with [`Self::NEW_TOKENS_OF_TEXT`] as the maximum number of new tokens, if no length is set.
     pub fn of_text(mut self) -> Self {

@@ -269,7 +269,7 @@ fn valid(logit: f32) -> f32 {
 
 /// Converts logits to log-probabilities.
 pub(super) fn log_softmax(logits: &mut [f32]) {
-    let largest = super::sampler::largest(logits);
+    let largest = super::sampling::largest(logits);
     let sum: f64 = logits.iter().map(|&x| f64::from((x - largest).exp())).sum();
     let of_all = sum.ln() as f32;
     for logit in logits {

@@ -7,11 +7,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{GenerationOptions, Generator, Sampler};
 use crate::checkpoint::config_json::ConfigJson;
-use crate::config::EmbeddingsConfig;
-use crate::error::{Error, Result};
-use crate::model::Encoded;
+use crate::error::Result;
 
 /// Keys in Whisper's `generation_config.json` that change no token for audio with a single segment: keys for timestamps, for
 /// longer audio and for temperature fallback.
@@ -28,7 +25,7 @@ pub(super) const UNCHANGING: &[&str] = &[
     "task_to_id",
 ];
 
-/// The prompt of a speech decoder after [`GenerationOptions::decoder_start`].
+/// The prompt of a speech decoder after [`GenerationOptions::decoder_start`](super::GenerationOptions::decoder_start).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpeechStart {
     /// `lang_to_id`: the model selects the first token among these, if the files name no language.
@@ -96,60 +93,6 @@ impl SpeechStart {
             languages: languages.into_values().collect(),
             tokens: said.iter().filter_map(token).collect(),
         })
-    }
-}
-
-impl Generator {
-    /// Returns the decoder's prompt for each sequence in the encoder's output: the token
-    /// [`GenerationOptions::decoder_start`], followed by the tokens in [`GenerationOptions::speech`].
-    ///
-    /// # Errors
-    /// If the checkpoint names no first token, or the model cannot compute the languages' logits.
-    pub fn beginnings(&self, encoded: &Encoded) -> Result<Vec<Vec<u32>>> {
-        let Some(start) = self.options().decoder_start else {
-            let reason = "the checkpoint names no decoder_start_token_id; add it to generation_config.json, or give the \
-                          decoder_input_ids";
-            return Err(Error::InvalidConfig(reason.to_string()));
-        };
-        let mut begun = vec![vec![start]; encoded.hidden_states.dim(0)?];
-        let Some(speech) = &self.options().speech else {
-            return Ok(begun);
-        };
-        if !speech.languages.is_empty() {
-            let detected = self.likeliest(&speech.languages, encoded, &begun)?;
-            for (begun, detected) in begun.iter_mut().zip(detected) {
-                begun.extend(detected);
-            }
-        }
-        for begun in &mut begun {
-            begun.extend(&speech.tokens);
-        }
-        Ok(begun)
-    }
-
-    /// Returns the most likely of some tokens after each prompt.
-    fn likeliest(
-        &self,
-        tokens: &[u32],
-        encoded: &Encoded,
-        prompts: &[Vec<u32>],
-    ) -> Result<Vec<Vec<u32>>> {
-        let n_tokens = match &self.model().config().embeddings {
-            EmbeddingsConfig::Tokens(embeddings) => embeddings.n_tokens as u32,
-            _ => 0,
-        };
-        let options = GenerationOptions {
-            suppressed: (0..n_tokens).filter(|id| !tokens.contains(id)).collect(),
-            max_new_tokens: Some(1),
-            ..GenerationOptions::default()
-        };
-        let generator = Generator::new(self.model().clone(), options)?;
-        let mut generation =
-            generator.start_with_encoder(encoded.clone(), prompts, Sampler::greedy())?;
-        for step in &mut generation {
-            step?;
-        }
-        Ok(generation.into_tokens())
     }
 }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::TextOptions;
-use super::encoder::{Encoder, TextInput, host};
+use super::encoder::reading::TextInput;
+use super::encoder::{Encoder, host};
 use super::prompts::Prompts;
 use super::scoring::ScoreFunction;
 use super::sentences::Sentences;

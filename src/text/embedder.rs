@@ -5,7 +5,7 @@ use std::path::Path;
 
 use candle_core::Tensor;
 
-use super::encoder::TextInput;
+use super::encoder::reading::TextInput;
 use super::prompts::Prompts;
 use super::scoring::TokenSimilarity;
 use super::sentences::Sentences;

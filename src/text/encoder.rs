@@ -4,10 +4,7 @@ pub(crate) mod batches;
 pub(crate) mod folder;
 pub(crate) mod reading;
 
-use std::borrow::Cow;
-
 use candle_core::{DType, Device, Tensor};
-use tokenizers::EncodeInput;
 
 use super::sentence_files::TokenFeatures;
 use super::tokenizer::token_types;
@@ -19,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::model::{Model, ModelInput, ModelOutput, Seq2Seq};
 use crate::text::chat::messages::Messages;
 use crate::text::encoder::batches::{BatchLengths, batches};
-use crate::text::encoder::reading::{LengthLimit, TextReading};
+use crate::text::encoder::reading::{LengthLimit, TextInput, TextReading};
 use crate::text::sentences::expansion::{Expansion, attended};
 
 /// A model with its tokenizer.
@@ -42,27 +39,6 @@ pub(super) struct Encoder {
     limit_note: Option<String>,
     /// The adapters in its weights.
     pub adapters: Vec<AppliedAdapter>,
-}
-
-/// A text, or a pair of texts.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum TextInput<'t> {
-    One(&'t str),
-    Pair(&'t str, &'t str),
-}
-
-impl<'t> TextInput<'t> {
-    /// Returns the tokenizer's input, with a prompt before the first text.
-    fn behind(self, prompt: &str) -> EncodeInput<'t> {
-        let first = |text: &'t str| match prompt {
-            "" => Cow::Borrowed(text),
-            _ => Cow::Owned(format!("{prompt}{text}")),
-        };
-        match self {
-            Self::One(text) => EncodeInput::Single(first(text).into()),
-            Self::Pair(a, b) => EncodeInput::Dual(first(a).into(), b.into()),
-        }
-    }
 }
 
 impl Encoder {

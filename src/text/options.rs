@@ -8,7 +8,7 @@ use super::classifier::Head;
 use super::encoder::Encoder;
 use super::scoring::ScoreFunction;
 use super::sentence_files::{
-    EachToken, Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures, heads,
+    EachToken, Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures, heads, torch_class,
 };
 use super::sentences::{Sentences, VectorSource};
 use super::{Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy};
@@ -213,7 +213,7 @@ impl TextOptions {
         };
         let json = checkpoint.config_json()?;
         let named = match (files.scoring, &json) {
-            (None, Some(json)) => ScoreFunction::of_cross_encoder(json)?,
+            (None, Some(json)) => torch_class::of_cross_encoder(json)?,
             (scoring, _) => scoring,
         };
         let scoring = match named {

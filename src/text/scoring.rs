@@ -3,7 +3,6 @@
 use candle_core::{Device, Tensor};
 use serde_json::Value;
 
-use super::sentence_files::torch_class;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::config::Activation;
 use crate::error::Result;
@@ -67,19 +66,6 @@ impl ScoreFunction {
                 Err(json.error(&[KEY], format!("{other:?} is unknown; known are {known}")))
             }
         }
-    }
-
-    /// Returns the function that `config.json` names for sentence-transformers' `CrossEncoder`, if it names one.
-    ///
-    /// # Errors
-    /// If it is unknown.
-    pub fn of_cross_encoder(json: &ConfigJson) -> Result<Option<Self>> {
-        if let Some(section) = json.section(&["sentence_transformers"])?
-            && section.at("activation_fn").is_some()
-        {
-            return torch_class::scoring(&section, "activation_fn");
-        }
-        torch_class::scoring(json, "sbert_ce_default_activation_function") // before version 4
     }
 
     /// Returns the scores for one text's logits.

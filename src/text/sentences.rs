@@ -6,7 +6,8 @@ pub(crate) mod stages;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::encoder::{Encoder, TextInput, host, no_words};
+use super::encoder::reading::TextInput;
+use super::encoder::{Encoder, host, no_words};
 use super::sentence_files::{PoolingBody, TokenFeatures};
 use super::{Pooling, TokenizedText};
 use crate::error::{Error, Result};

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use tokenizers::{AddedToken, Encoding, PaddingDirection, TruncationDirection};
 
 use self::decoding::Decoding;
+use super::tokenizer_class::git_lfs::check_pointer;
 use super::tokenizer_class::{Origin, PythonTokens, TokenizerClass};
 use crate::Checkpoint;
 use crate::checkpoint::GgufTokenizer;
@@ -33,9 +34,6 @@ use candle_blocks_files::python_json;
 
 /// The size limit: ten times the largest published file (Gemma's).
 const MAX_BYTES: u64 = 400_000_000;
-
-/// The beginning of a Git LFS pointer, which stands for another file.
-const GIT_LFS: &[u8] = b"version https://git-lfs";
 
 /// A checkpoint's `tokenizer.json`, and the settings in `tokenizer_config.json` beside it.
 ///
@@ -385,17 +383,6 @@ fn without_added_tokens(inner: &tokenizers::Tokenizer) -> tokenizers::Tokenizer 
     bare.with_post_processor(inner.get_post_processor().cloned());
     bare.set_encode_special_tokens(inner.get_encode_special_tokens());
     bare
-}
-
-/// Refuses a file that stands for another in Git LFS.
-pub(super) fn check_pointer(path: &Path, bytes: &[u8]) -> Result<()> {
-    match bytes.starts_with(GIT_LFS) {
-        true => Err(failed(
-            path,
-            "a Git LFS pointer, not the tokenizer itself; fetch it with `git lfs pull`, or download it again",
-        )),
-        false => Ok(()),
-    }
 }
 
 fn failed(path: &Path, reason: impl Into<String>) -> Error {

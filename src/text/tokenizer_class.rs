@@ -5,9 +5,11 @@
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/auto/tokenization_auto.py>
 
+pub(super) mod added_tokens;
 mod byte_pairs;
 mod ends;
 mod files;
+pub(super) mod git_lfs;
 mod parts;
 mod python;
 mod sentence_piece;

@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use self::read_keys::{ReadKeys, joined};
+use crate::bytes::limited::{is_named, read_limited};
 use crate::python_json;
-use crate::tensors::{is_named, read_limited};
 
 mod read_keys;
 use candle_blocks_base::MAX_SIZE;

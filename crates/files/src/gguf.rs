@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use self::block_kind::name_of_unread;
-use crate::tensors::positioned::PositionedFile;
+use crate::bytes::positioned::PositionedFile;
 use candle_blocks_base::{Error, Result};
 
 mod arrays;

@@ -22,6 +22,7 @@
 #![deny(missing_docs)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod bytes;
 pub mod config_json;
 #[doc(hidden)]
 pub mod gguf;

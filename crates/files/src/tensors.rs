@@ -23,28 +23,30 @@ use candle_blocks_base::nearest;
 use candle_blocks_base::{Error, Result};
 
 mod computed;
-pub(crate) mod header;
+mod formats;
+mod gguf_files;
 mod locate;
 mod memory;
 mod pieces;
-pub(crate) mod positioned;
-pub(crate) mod strided;
 
+#[doc(hidden)]
+pub use crate::bytes::limited::{is_named, read_limited};
+use crate::bytes::positioned::PositionedFile;
+use crate::bytes::strided;
 use crate::gguf::{self, Gguf};
-use crate::python::{numpy, torch, zip};
 #[doc(hidden)]
 pub use computed::{Coding, Compute, StoredForm, StoredTensor};
-use header::Header;
-pub(crate) use header::MAX_HEADER_BYTES;
+use formats::read_header;
+#[cfg(feature = "hub")]
+pub(crate) use formats::{check, check_archive};
 pub(crate) use locate::Index;
 use locate::Located;
 #[cfg(feature = "hub")]
 pub(crate) use locate::weights_of_config;
 #[doc(hidden)]
-pub use locate::{INDEX, PICKLE, PICKLE_INDEX, SINGLE, is_named, read_limited};
+pub use locate::{INDEX, PICKLE, PICKLE_INDEX, SINGLE};
 use memory::ReadCache;
 use pieces::TensorPieces;
-use positioned::PositionedFile;
 
 /// The least similarity for suggesting a name. With 0.5, `transformer.wte.weight` would no longer suggest `wte.weight`.
 #[doc(hidden)]
@@ -353,54 +355,6 @@ impl TensorFiles {
         Ok(())
     }
 
-    /// Adds a GGUF file's tensors as bytes.
-    fn add_gguf(&mut self, file: PositionedFile, (no, count): (usize, usize)) -> Result<()> {
-        let read = gguf::read(&file)?;
-        read.check_part(file.path(), no, count)?;
-        for tensor in &read.tensors {
-            if let Some(other) = self.tensors.get(&tensor.name) {
-                return Err(Error::NotGguf {
-                    path: file.path().to_path_buf(),
-                    reason: format!(
-                        "tensor {:?} is also in {}; open only files that belong to one checkpoint",
-                        tensor.name,
-                        other.path.display()
-                    ),
-                });
-            }
-            let info = TensorInfo {
-                dtype: Dtype::U8,
-                shape: vec![tensor.n_bytes],
-                path: file.path().to_path_buf(),
-                n_bytes: tensor.n_bytes,
-                storage: ElementSource::Stored {
-                    offset: tensor.offset,
-                    file: self.files.len(),
-                    strides: None,
-                },
-            };
-            self.tensors.insert(tensor.name.clone(), info);
-        }
-        match self.gguf.as_mut().and_then(Arc::get_mut) {
-            Some(first) => first.append(read),
-            None => self.gguf = Some(Arc::new(read)),
-        }
-        self.files.push(Arc::new(file));
-        Ok(())
-    }
-
-    /// Returns the GGUF header, if this is a GGUF file.
-    #[doc(hidden)]
-    pub fn gguf(&self) -> Option<&Gguf> {
-        self.gguf.as_deref()
-    }
-
-    /// Returns the GGUF header, if its keys are the configuration.
-    #[doc(hidden)]
-    pub fn own_keys(&self) -> Option<&Gguf> {
-        self.gguf().filter(|_| self.describes_itself)
-    }
-
     /// Like [`Self::info`], but a missing name is an error.
     #[doc(hidden)]
     pub fn find(&self, name: &str) -> Result<&TensorInfo> {
@@ -507,54 +461,6 @@ pub fn floating(tensor: Tensor, path: &Path, name: &str) -> Result<Tensor> {
             path: path.to_path_buf(),
             tensor: name.to_owned(),
             found: format!("{:?}", tensor.dtype()),
-        }),
-    }
-}
-
-/// Checks that a safetensors file is complete: its tensors must fill everything after its header.
-#[cfg(feature = "hub")]
-pub(crate) fn check(path: &Path) -> Result<()> {
-    read_header(&PositionedFile::open(path.into())?).map(drop)
-}
-
-/// Checks that a zip archive, such as a file from PyTorch 1.6 or newer, is complete.
-#[cfg(feature = "hub")]
-pub(crate) fn check_archive(path: &Path) -> Result<()> {
-    let file = PositionedFile::open(path.into())?;
-    match starts_with(&file, zip::MAGIC)? {
-        true => zip::read(&file).map(drop),
-        false => Ok(()),
-    }
-}
-
-fn starts_with(file: &PositionedFile, magic: &[u8]) -> Result<bool> {
-    if file.len() < magic.len() as u64 {
-        return Ok(false);
-    }
-    let mut start: Vec<u8> = Vec::with_capacity(magic.len());
-    let read = file.append(&mut start, magic.len(), 0);
-    read.map_err(|cause| Error::io(file.path(), "read", cause))?;
-    Ok(start == magic)
-}
-
-/// Reads the header of a safetensors, PyTorch or NumPy file.
-fn read_header(file: &PositionedFile) -> Result<Header> {
-    if starts_with(file, numpy::MAGIC)? {
-        return numpy::read(file);
-    }
-    if !starts_with(file, zip::MAGIC)? {
-        return header::read(file);
-    }
-    let entries = zip::read(file)?;
-    match (torch::is_one(&entries), numpy::is_one(&entries)) {
-        (true, _) => torch::read(file, &entries),
-        (false, true) => numpy::read_archive(file, &entries),
-        (false, false) => Err(Error::UnreadableWeights {
-            path: file.path().to_path_buf(),
-            format: "a zip archive",
-            reason: "it contains neither the `data.pkl` of `torch.save` nor the arrays of \
-             `numpy.savez`; give a weights file"
-                .into(),
         }),
     }
 }

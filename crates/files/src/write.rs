@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use self::unfinished::TemporaryFile;
-use crate::tensors::MAX_HEADER_BYTES;
+use crate::bytes::header::MAX_HEADER_BYTES;
 
 #[doc(hidden)]
 pub mod reserved;

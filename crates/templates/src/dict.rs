@@ -8,14 +8,14 @@ use minijinja::value::{
 };
 use minijinja::{Error, ErrorKind, State};
 
-use super::python::repr;
+use super::python::{DictView, repr};
 
 /// Dictionary methods that a template may call: its environment is immutable.
 pub(super) const METHODS: [&str; 5] = ["get", "items", "keys", "values", "copy"];
 /// Methods that Jinja2's sandbox hides.
 const HIDDEN: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
-/// Returns the value with every mapping in it as a `Dict`.
+/// Returns the value with every mapping in it as a dictionary of Python.
 pub fn python_value(value: Value) -> Value {
     let items = |value: &Value| value.try_iter().into_iter().flatten().collect::<Vec<_>>();
     match value.kind() {
@@ -29,6 +29,15 @@ pub fn python_value(value: Value) -> Value {
         ValueKind::Seq => items(&value).into_iter().map(python_value).collect(),
         _ => value,
     }
+}
+
+/// Returns an object's entries.
+pub fn entries(object: &Value) -> impl Iterator<Item = (Value, Value)> {
+    let keys = object.try_iter().into_iter().flatten();
+    keys.map(|key| {
+        let value = object.get_item(&key).unwrap_or_default();
+        (key, value)
+    })
 }
 
 /// A mapping in the conversation. In Jinja2, `schema.items` is the method even if the mapping has a key with this name.
@@ -81,35 +90,6 @@ impl Object for DictMethod {
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "<built-in method {} of dict object>", self.name)
-    }
-}
-
-/// The results of `keys()`, `values()` and `items()`: iterable, without indexing.
-#[derive(Debug)]
-pub(super) struct DictView {
-    name: &'static str,
-    items: Vec<Value>,
-}
-
-impl DictView {
-    /// Returns the items that are compared as a set: those of keys, and of pairs.
-    pub fn set(&self) -> Option<&[Value]> {
-        (self.name != "dict_values").then_some(&self.items[..])
-    }
-}
-
-impl Object for DictView {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Iterable
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.items.clone())
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let items: Vec<String> = self.items.iter().map(repr).collect();
-        write!(f, "{}([{}])", self.name, items.join(", "))
     }
 }
 

@@ -5,13 +5,13 @@ use minijinja::{Environment, Error, ErrorKind, filters};
 
 use super::arguments::Arguments;
 use super::json::{Style, json};
+use super::markup::escaped;
 use super::objects::Range;
 use super::operators::{self, integer};
 use super::pprint::pprint;
 use super::python::{self, is_float, is_named, is_object, is_own, text};
-use super::rewrite::has;
 use super::strings::{is_space, lines, string_method};
-use super::{failed, long, markup, unsupported};
+use super::{failed, has, long, markup, unsupported};
 
 /// A filter: its value, and the arguments in parentheses.
 type Filter = fn(&Value, &[Value]) -> Result<Value, Error>;
@@ -280,22 +280,6 @@ fn escape(value: &Value, _: &[Value]) -> Result<Value, Error> {
         true => value.clone(),
         false => Value::from_safe_string(escaped(&text(value))),
     })
-}
-
-/// Escapes as MarkupSafe does.
-pub(super) fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '\'' => out.push_str("&#39;"),
-            '"' => out.push_str("&#34;"),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 fn indent(value: &Value, args: &[Value]) -> Result<Value, Error> {

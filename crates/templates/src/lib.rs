@@ -37,7 +37,7 @@ mod strings;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-pub use dict::python_value;
+pub use dict::{entries, python_value};
 pub use minijinja;
 pub use strings::is_space;
 
@@ -73,7 +73,7 @@ pub fn environment(name: &'static str, source: &str) -> Result<Environment<'stat
 /// Calls a method on a value of a Python type.
 fn method(_: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     // Only these of a string's methods take an undefined value.
-    let is_text = value.kind() == ValueKind::String && !rewrite::has("format join", name);
+    let is_text = value.kind() == ValueKind::String && !has("format join", name);
     if is_text && args.iter().any(objects::is_given) {
         return Err(failed(format!("{name}() of an undefined value")));
     }
@@ -83,7 +83,7 @@ fn method(_: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Va
             Err(unsupported(format!("the method {name} of a safe string")))
         }
         ValueKind::String => strings::string_method(value.as_str().unwrap_or_default(), name, args),
-        ValueKind::Number | ValueKind::Bool if rewrite::has(operators::ATTRIBUTES, name) => {
+        ValueKind::Number | ValueKind::Bool if has(operators::ATTRIBUTES, name) => {
             Err(unsupported(format!("the method {name} of a number")))
         }
         ValueKind::Map => dict::method(value, name, args),
@@ -99,4 +99,9 @@ fn failed(reason: impl Into<String>) -> Error {
 /// Refuses a construct that Jinja2 renders and this module does not.
 fn unsupported(construct: impl std::fmt::Display) -> Error {
     failed(format!("{construct} is not supported"))
+}
+
+/// Returns whether a word is in a space-separated list.
+fn has(words: &str, word: &str) -> bool {
+    words.split(' ').any(|known| known == word)
 }

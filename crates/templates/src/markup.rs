@@ -1,10 +1,9 @@
-//! Jinja2's filters for web pages: `striptags`, `urlencode` and `xmlattr`.
+//! Jinja2's filters for web pages, `striptags`, `urlencode` and `xmlattr`, and the escapes that all markup takes.
 
 use minijinja::Error;
 use minijinja::value::{Value, ValueKind};
 
 use super::arguments::Arguments;
-use super::filters::escaped;
 use super::python::{is_object, text};
 use super::strings::is_space;
 use super::{failed, unsupported};
@@ -134,4 +133,20 @@ pub(super) fn xmlattr(value: &Value, args: &[Value]) -> Result<Value, Error> {
         true => Ok(all.into()),
         false => Ok(all.trim_start_matches(' ').into()),
     }
+}
+
+/// Escapes as MarkupSafe does.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '\'' => out.push_str("&#39;"),
+            '"' => out.push_str("&#34;"),
+            c => out.push(c),
+        }
+    }
+    out
 }

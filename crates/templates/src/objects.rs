@@ -11,7 +11,6 @@ use minijinja::value::{
 use minijinja::{Error, ErrorKind, State};
 
 use super::arguments::Arguments;
-use super::python::is_named;
 use super::{failed, unsupported};
 
 /// Items that can be read once. A generator is always true, and has no length.
@@ -21,6 +20,17 @@ pub(super) struct PythonGenerator(Arc<Mutex<std::vec::IntoIter<Value>>>);
 impl PythonGenerator {
     pub fn value(items: Vec<Value>) -> Value {
         Value::from_object(Self(Arc::new(Mutex::new(items.into_iter()))))
+    }
+
+    /// Returns the items for a loop. It is unknown how many of them the loop leaves, so any later use is refused.
+    pub fn iterated(&self) -> Vec<Value> {
+        let mut items = locked(&self.0);
+        let all: Vec<Value> = items.by_ref().collect();
+        if !all.is_empty() {
+            let refused = unsupported("reading a generator in or behind a loop over it");
+            *items = vec![Value::from(refused)].into_iter();
+        }
+        all
     }
 }
 
@@ -53,27 +63,6 @@ impl Object for PythonGenerator {
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("<generator object>")
     }
-}
-
-/// Returns a loop's items: generators and strings have a length there. It is unknown how many items the loop leaves in a
-/// generator, so any later use is refused.
-pub(super) fn iterated(value: Value) -> Result<Value, Error> {
-    if let Some(text) = value.as_str() {
-        return Ok(text.chars().map(|c| c.to_string()).collect());
-    }
-    let Some(generator) = value.downcast_object_ref::<PythonGenerator>() else {
-        return match value.is_none() || is_named(&value, "::Namespace") {
-            true => Err(failed("None and namespaces are not iterable")),
-            false => Ok(value),
-        };
-    };
-    let mut items = locked(&generator.0);
-    let all: Vec<Value> = items.by_ref().collect();
-    if !all.is_empty() {
-        let refused = unsupported("reading a generator in or behind a loop over it");
-        *items = vec![Value::from(refused)].into_iter();
-    }
-    Ok(all.into())
 }
 
 /// Python's `range`.

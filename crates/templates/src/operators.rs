@@ -2,16 +2,16 @@
 
 use std::cmp::Ordering;
 
-use minijinja::formatting::{FormatStyle, format};
+use minijinja::formatting::FormatStyle;
 use minijinja::value::{Rest, Tuple, Value, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, functions};
 
-use super::dict::{DictView, METHODS};
-use super::filters::escaped;
-use super::objects::{Cycler, Joiner, PythonGenerator, Range, given, iterated, taken};
-use super::python::{HIDDEN_ENTRY, is_float, is_list, is_object, is_own, text};
-use super::rewrite::has;
-use super::{failed, unsupported};
+use super::dict::METHODS;
+use super::markup::escaped;
+use super::objects::{Cycler, Joiner, PythonGenerator, Range, given, taken};
+use super::python::{DictView, HIDDEN_ENTRY, is_float, is_list, is_named, is_object, is_own, text};
+use super::strings::formatted;
+use super::{failed, has, unsupported};
 
 /// Attributes of Python's strings, lists, numeric types and ranges that a template may read without a call.
 pub(super) const ATTRIBUTES: &str = "append as_integer_ratio bit_count bit_length capitalize casefold center clear conjugate copy \
@@ -109,6 +109,20 @@ pub(super) fn add(environment: &mut Environment) {
     });
 }
 
+/// Returns a loop's items: generators and strings have a length there.
+fn iterated(value: Value) -> Result<Value, Error> {
+    if let Some(text) = value.as_str() {
+        return Ok(text.chars().map(|c| c.to_string()).collect());
+    }
+    match value.downcast_object_ref::<PythonGenerator>() {
+        Some(generator) => Ok(generator.iterated().into()),
+        None if value.is_none() || is_named(&value, "::Namespace") => {
+            Err(failed("None and namespaces are not iterable"))
+        }
+        None => Ok(value),
+    }
+}
+
 fn unfit(operator: &str, a: &Value, b: &Value) -> Error {
     let (a, b) = (a.kind(), b.kind());
     failed(format!(
@@ -194,68 +208,6 @@ pub(super) fn percent(a: &Value, b: &Value) -> Result<Value, Error> {
         false if (rest < 0.0) != (y < 0.0) => (rest + y).into(),
         false => rest.into(),
     })
-}
-
-/// Formats values. minijinja writes floats as Python does from 0.0001 up to 1e16.
-pub(super) fn formatted(
-    style: FormatStyle,
-    template: &str,
-    mut values: Vec<Value>,
-) -> Result<Value, Error> {
-    let plain = template.replace("%%", "");
-    let has_only_texts = match style {
-        FormatStyle::Printf => plain.matches('%').count() == plain.matches("%s").count(),
-        FormatStyle::StrFormat => !template.contains(['[', ':', '.', '!']),
-    };
-    // minijinja pads by bytes, and writes floats with other exponents.
-    let is_odd = |value: &Value| {
-        let has_exponent = |text: &str| text.contains("e+") || text.contains("e-");
-        match (value.kind(), text(value)) {
-            (ValueKind::Bool, _) => matches!(style, FormatStyle::StrFormat),
-            (ValueKind::Number | ValueKind::Map, text) => has_exponent(&text) || !text.is_ascii(),
-            (_, text) => !text.is_ascii() || is_own(value),
-        }
-    };
-    if let FormatStyle::Printf = style {
-        as_texts(template, &mut values);
-    }
-    for value in &mut values {
-        match has_only_texts && !value.is_kwargs() {
-            true => *value = text(value).into(),
-            false if is_odd(value) && !has_only_texts => {
-                return Err(unsupported(format!(
-                    "the format {template:?} of this value"
-                )));
-            }
-            false => {}
-        }
-    }
-    let reason = |error: Error| unsupported(format!("the format {template:?} ({error})"));
-    Ok(format(style, template, &values).map_err(reason)?.into())
-}
-
-/// Writes the values for `%s`, whose precision is for texts.
-fn as_texts(template: &str, values: &mut [Value]) {
-    let plain = template.replace("%%", "");
-    let mut values = values.iter_mut();
-    for field in plain.split('%').skip(1) {
-        // Other widths and names are not by position.
-        match field
-            .trim_start_matches(|c: char| "-+ #0123456789.".contains(c))
-            .chars()
-            .next()
-        {
-            Some('(' | '*') | None => return,
-            Some(kind) => {
-                if let Some(value) = values
-                    .next()
-                    .filter(|value| kind == 's' && !value.is_kwargs())
-                {
-                    *value = text(value).into();
-                }
-            }
-        }
-    }
 }
 
 /// Compares two values like Python, which cannot order values of different types.

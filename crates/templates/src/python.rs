@@ -1,9 +1,11 @@
 //! Values as Python writes them.
 
-use minijinja::Value;
-use minijinja::value::ValueKind;
+use std::fmt;
+use std::sync::Arc;
 
-use super::dict::DictView;
+use minijinja::Value;
+use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
+
 use super::objects::{PythonGenerator, Range};
 
 /// An entry in each namespace, which no template can name.
@@ -100,6 +102,35 @@ pub(super) fn repr(value: &Value) -> String {
             }
         }
         _ => value.to_string(),
+    }
+}
+
+/// The results of `keys()`, `values()` and `items()`: iterable, without indexing. [`repr`] writes them, and they their items.
+#[derive(Debug)]
+pub(super) struct DictView {
+    pub name: &'static str,
+    pub items: Vec<Value>,
+}
+
+impl DictView {
+    /// Returns the items that are compared as a set: those of keys, and of pairs.
+    pub fn set(&self) -> Option<&[Value]> {
+        (self.name != "dict_values").then_some(&self.items[..])
+    }
+}
+
+impl Object for DictView {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.items.clone())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let items: Vec<String> = self.items.iter().map(repr).collect();
+        write!(f, "{}([{}])", self.name, items.join(", "))
     }
 }
 

@@ -15,7 +15,7 @@ use super::dict::METHODS;
 use super::operators::ATTRIBUTES;
 use super::python::is_float;
 use super::source::quoted;
-use super::{failed, unsupported};
+use super::{failed, has, unsupported};
 
 /// Names that Jinja2 defines, but this crate does not.
 const NAMES: &str = "kwargs lipsum self varargs";
@@ -30,11 +30,6 @@ const ITEM_FILTERS: &str = "batch join list max min slice sort sum unique";
 const ITEM_FILTERS_IF_TRUE: &str = "map reject rejectattr select selectattr";
 /// Filters whose result is a generator in Jinja2, and a list in minijinja.
 const GENERATORS: &str = "batch items map reject rejectattr select selectattr slice unique";
-
-/// Returns whether a word is in a space-separated list.
-pub(super) fn has(words: &str, word: &str) -> bool {
-    words.split(' ').any(|known| known == word)
-}
 
 /// Returns the syntax of rewritten templates, whose delimiters do not occur in texts.
 pub(super) fn syntax() -> Result<SyntaxConfig, Error> {

@@ -1,14 +1,12 @@
-//! Methods of Python's strings and lists.
+//! Methods of Python's strings and lists, and its formats of strings.
 
-use minijinja::formatting::FormatStyle;
-use minijinja::value::{Tuple, Value, from_args};
+use minijinja::formatting::{FormatStyle, format};
+use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, filters};
 
 use super::arguments::Arguments;
-use super::operators::formatted;
-use super::python::is_printable;
-use super::rewrite::has;
-use super::{failed, unsupported};
+use super::python::{is_own, is_printable, text};
+use super::{failed, has, unsupported};
 
 /// The limit for padded strings; a longer one is an attack.
 const MOST_CHARACTERS: usize = 1_000_000;
@@ -431,4 +429,66 @@ fn expanded(s: &str, size: usize) -> String {
         }
     }
     out
+}
+
+/// Formats values. minijinja writes floats as Python does from 0.0001 up to 1e16.
+pub(super) fn formatted(
+    style: FormatStyle,
+    template: &str,
+    mut values: Vec<Value>,
+) -> Result<Value, Error> {
+    let plain = template.replace("%%", "");
+    let has_only_texts = match style {
+        FormatStyle::Printf => plain.matches('%').count() == plain.matches("%s").count(),
+        FormatStyle::StrFormat => !template.contains(['[', ':', '.', '!']),
+    };
+    // minijinja pads by bytes, and writes floats with other exponents.
+    let is_odd = |value: &Value| {
+        let has_exponent = |text: &str| text.contains("e+") || text.contains("e-");
+        match (value.kind(), text(value)) {
+            (ValueKind::Bool, _) => matches!(style, FormatStyle::StrFormat),
+            (ValueKind::Number | ValueKind::Map, text) => has_exponent(&text) || !text.is_ascii(),
+            (_, text) => !text.is_ascii() || is_own(value),
+        }
+    };
+    if let FormatStyle::Printf = style {
+        as_texts(template, &mut values);
+    }
+    for value in &mut values {
+        match has_only_texts && !value.is_kwargs() {
+            true => *value = text(value).into(),
+            false if is_odd(value) && !has_only_texts => {
+                return Err(unsupported(format!(
+                    "the format {template:?} of this value"
+                )));
+            }
+            false => {}
+        }
+    }
+    let reason = |error: Error| unsupported(format!("the format {template:?} ({error})"));
+    Ok(format(style, template, &values).map_err(reason)?.into())
+}
+
+/// Writes the values for `%s`, whose precision is for texts.
+fn as_texts(template: &str, values: &mut [Value]) {
+    let plain = template.replace("%%", "");
+    let mut values = values.iter_mut();
+    for field in plain.split('%').skip(1) {
+        // Other widths and names are not by position.
+        match field
+            .trim_start_matches(|c: char| "-+ #0123456789.".contains(c))
+            .chars()
+            .next()
+        {
+            Some('(' | '*') | None => return,
+            Some(kind) => {
+                if let Some(value) = values
+                    .next()
+                    .filter(|value| kind == 's' && !value.is_kwargs())
+                {
+                    *value = text(value).into();
+                }
+            }
+        }
+    }
 }

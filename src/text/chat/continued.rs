@@ -1,8 +1,7 @@
 //! A conversation whose last message the model continues: transformers' `continue_final_message`.
 
+use candle_blocks_templates::entries;
 use candle_blocks_templates::minijinja::value::{Value, ValueKind};
-
-use crate::text::chat::template::entries;
 
 /// Text after the last message, which marks its end in the prompt. Templates may trim the space.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";

@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::{Error, Result};
-use crate::text::encoder::TextInput;
-use crate::text::encoder::reading::{ChatReading, CutEnd, MessageContent};
+use crate::text::encoder::reading::{ChatReading, CutEnd, MessageContent, TextInput};
 use crate::text::{ChatTemplate, TokenizedText, Tokenizer};
 
 /// The model types whose templates read message content as text, whatever else they contain.

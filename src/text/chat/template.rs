@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::text::Tokenizer;
 use crate::text::chat::continued::{continued, marked};
 use crate::text::chat::conversation::{Conversation, ConversationEnd};
-use crate::text::jinja::{self, python_value};
+use crate::text::jinja::{self, entries, python_value};
 
 /// The size limit; even long templates are much smaller.
 const MAX_BYTES: u64 = 10_000_000;
@@ -280,15 +280,6 @@ fn in_files(directory: &Path) -> Result<BTreeMap<String, TemplateSource>> {
 
 fn messages(all: &Value) -> impl Iterator<Item = Value> {
     all.try_iter().into_iter().flatten()
-}
-
-/// Returns an object's entries.
-pub(crate) fn entries(object: &Value) -> impl Iterator<Item = (Value, Value)> {
-    let keys = object.try_iter().into_iter().flatten();
-    keys.map(|key| {
-        let value = object.get_item(&key).unwrap_or_default();
-        (key, value)
-    })
 }
 
 fn without_nulls(message: Value) -> Value {

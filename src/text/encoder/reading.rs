@@ -1,7 +1,9 @@
-//! Settings for tokenizing texts, from a model's files.
+//! The texts that a model reads, and settings for tokenizing them, from its files.
+
+use std::borrow::Cow;
 
 use serde_json::{Map, Value};
-use tokenizers::PaddingDirection;
+use tokenizers::{EncodeInput, PaddingDirection};
 
 use crate::text::TruncationStrategy;
 
@@ -82,4 +84,25 @@ pub(crate) enum CutEnd {
     Restored,
     /// It is truncated too.
     Lost,
+}
+
+/// A text, or a pair of texts.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::text) enum TextInput<'t> {
+    One(&'t str),
+    Pair(&'t str, &'t str),
+}
+
+impl<'t> TextInput<'t> {
+    /// Returns the tokenizer's input, with a prompt before the first text.
+    pub fn behind(self, prompt: &str) -> EncodeInput<'t> {
+        let first = |text: &'t str| match prompt {
+            "" => Cow::Borrowed(text),
+            _ => Cow::Owned(format!("{prompt}{text}")),
+        };
+        match self {
+            Self::One(text) => EncodeInput::Single(first(text).into()),
+            Self::Pair(a, b) => EncodeInput::Dual(first(a).into(), b.into()),
+        }
+    }
 }

@@ -55,6 +55,19 @@ pub(in crate::text) fn scoring(json: &ConfigJson, key: &str) -> Result<Option<Sc
     found.map(Some).ok_or_else(|| unknown(json, key, &path))
 }
 
+/// Returns the function that `config.json` names for sentence-transformers' `CrossEncoder`, if it names one.
+///
+/// # Errors
+/// If it is unknown.
+pub(in crate::text) fn of_cross_encoder(json: &ConfigJson) -> Result<Option<ScoreFunction>> {
+    if let Some(section) = json.section(&["sentence_transformers"])?
+        && section.at("activation_fn").is_some()
+    {
+        return scoring(&section, "activation_fn");
+    }
+    scoring(json, "sbert_ce_default_activation_function") // before version 4
+}
+
 fn unknown(json: &ConfigJson, key: &str, path: &str) -> crate::Error {
     let names: Vec<&str> = CLASSES.iter().map(|(name, _)| *name).collect();
     let reason = format!(

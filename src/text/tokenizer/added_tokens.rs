@@ -1,6 +1,6 @@
-//! Tokens that files beside `tokenizer.json` add to it, as in transformers.
+//! Reads the tokens that files beside `tokenizer.json` add to it, as in transformers.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use candle_blocks_templates::minijinja::value::{Serde, Value, ValueKind};
@@ -11,6 +11,7 @@ use crate::checkpoint::files::read_limited;
 use crate::error::Result;
 use crate::text::tokenizer::config::SPECIAL_TOKENS;
 use crate::text::tokenizer_class::TokenizerClass;
+use crate::text::tokenizer_class::added_tokens::AddedTokens;
 
 /// The size limit: a `tokenizer_config.json` with a chat template and thousands of tokens has about a megabyte.
 const MAX_BYTES: u64 = 50_000_000;
@@ -19,22 +20,6 @@ const MAX_BYTES: u64 = 50_000_000;
 const LISTS: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
 
 const MASK: &str = "mask_token";
-
-/// The tokens that files add.
-pub(crate) struct AddedTokens {
-    /// The tokens, in the order in which they get ids.
-    pub all: Vec<AddedToken>,
-    /// Special tokens by name, such as `unk_token`, or `image_token` for one model.
-    pub named: BTreeMap<String, String>,
-    /// True if the tokens that `tokenizer.json` adds are left out.
-    pub replaces: bool,
-    /// The tokens that a file beside `tokenizer.json` lists by their ids.
-    pub listed: Vec<(u64, String)>,
-    /// The special tokens that have neither a name nor an id.
-    pub unnamed: Vec<String>,
-    /// The keys in the files.
-    pub said: HashSet<String>,
-}
 
 /// The tokens that `tokenizer.json` adds by their text, with their ids.
 pub(crate) type Known = HashMap<String, (u64, AddedToken)>;
@@ -179,7 +164,7 @@ fn entries(object: &Value) -> Vec<(String, Value)> {
     if object.kind() != ValueKind::Map {
         return Vec::new();
     }
-    crate::text::chat::template::entries(object)
+    candle_blocks_templates::entries(object)
         .map(|(key, value)| (key.to_string(), value))
         .collect()
 }

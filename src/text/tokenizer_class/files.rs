@@ -12,14 +12,15 @@ use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::Precompiled;
 use tokenizers::{AddedToken, Tokenizer};
 
+use super::added_tokens::AddedTokens;
 use super::byte_pairs::{BytePairs, MOST};
+use super::git_lfs::check_pointer;
 use super::parts::{each, filled, further_tokens};
 use super::sentence_piece::{Piece, SentencePiece};
 use super::{NONE, PYTHON, PythonTokens, TokenizerClass, name_of, parts_of};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{is_named, read_limited};
 use crate::error::{Error, Result};
-use crate::text::tokenizer::added_tokens::AddedTokens;
 
 /// Ten times the largest published.
 const MAX_BYTES: u64 = 100_000_000;
@@ -426,7 +427,7 @@ fn ids(pieces: &[(String, f64)]) -> HashMap<&str, u32> {
 /// Reads a file that is no Git LFS pointer.
 fn read(path: &Path) -> Result<Vec<u8>> {
     let bytes = read_limited(path, MAX_BYTES, "vocabulary")?;
-    super::super::tokenizer::check_pointer(path, &bytes)?;
+    check_pointer(path, &bytes)?;
     Ok(bytes)
 }
 

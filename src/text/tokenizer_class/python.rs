@@ -9,7 +9,7 @@ use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::{AddedToken, Encoding, Token, Tokenizer, TruncationDirection};
 use tokenizers::{OffsetReferential, OffsetType};
 
-use crate::text::tokenizer::added_tokens::AddedTokens;
+use super::added_tokens::AddedTokens;
 use candle_blocks_templates::is_space;
 
 /// The suffix that a token has if the next one continues it.

@@ -3,21 +3,20 @@
 use serde_json::Value;
 
 use super::{Cursor, Gguf, TEXT};
-use crate::tensors::TensorFiles;
+use crate::bytes::positioned::PositionedFile;
 use candle_blocks_base::Result;
 
 /// An array's beginning in the first file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ArrayPlace(pub u64);
 
-impl TensorFiles {
-    /// Reads the array of strings under a GGUF file's key; `None` if there is none.
+impl Gguf {
+    /// Reads the array of strings under a key from the first file; `None` if there is none.
     ///
     /// # Errors
     /// If it contains something else, or a string is not UTF-8.
-    #[doc(hidden)]
-    pub fn gguf_texts(&self, key: &str) -> Result<Option<Vec<String>>> {
-        let Some((mut cursor, kind, n)) = self.array(key)? else {
+    pub(crate) fn texts(&self, first: &PositionedFile, key: &str) -> Result<Option<Vec<String>>> {
+        let Some((mut cursor, kind, n)) = self.array(first, key)? else {
             return Ok(None);
         };
         if kind != TEXT {
@@ -29,17 +28,16 @@ impl TensorFiles {
             .map(Some)
     }
 
-    /// Reads the array under a GGUF file's key, for any numeric type; `None` if there is none.
+    /// Reads the array under a key from the first file, for any numeric type; `None` if there is none.
     ///
     /// # Errors
     /// If it contains something else.
-    #[doc(hidden)]
-    pub fn gguf_numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
+    pub(crate) fn numbers(&self, first: &PositionedFile, key: &str) -> Result<Option<Vec<f64>>> {
         let number = |value: &Value| value.as_f64();
-        if let Some(Value::Array(kept)) = self.gguf().and_then(|gguf| gguf.metadata.get(key)) {
+        if let Some(Value::Array(kept)) = self.metadata.get(key) {
             return Ok(kept.iter().map(number).collect());
         }
-        let Some((mut cursor, kind, n)) = self.array(key)? else {
+        let Some((mut cursor, kind, n)) = self.array(first, key)? else {
             return Ok(None);
         };
         let mut numbers = Vec::new();
@@ -56,13 +54,15 @@ impl TensorFiles {
     }
 
     /// Finds an array that was not kept: its items' location, type and count.
-    fn array(&self, key: &str) -> Result<Option<(Cursor<'_>, u32, u64)>> {
-        let place = |gguf: &Gguf| gguf.arrays.get(key).copied();
-        let (Some(ArrayPlace(at)), Some(file)) = (self.gguf().and_then(place), self.files.first())
-        else {
+    fn array<'f>(
+        &self,
+        first: &'f PositionedFile,
+        key: &str,
+    ) -> Result<Option<(Cursor<'f>, u32, u64)>> {
+        let Some(&ArrayPlace(at)) = self.arrays.get(key) else {
             return Ok(None);
         };
-        let mut cursor = Cursor::at(file, at);
+        let mut cursor = Cursor::at(first, at);
         let (kind, n) = (cursor.u32()?, cursor.u64()?);
         Ok(Some((cursor, kind, n)))
     }

@@ -1,13 +1,14 @@
 //! The quantized values in GGUF's blocks, with their scales and minima as stored.
 
 use super::decode::{
-    fourth_bits, half, half_power, k_scale, non_linear_scale, pairs, threes, threes_scale,
+    fourth_bits, half_power, k_scale, non_linear_scale, pairs, threes, threes_scale,
 };
 use candle_blocks_kernels::products::{
     GroupScales, NON_LINEAR_ZERO, QuantizedFormat, QuantizedWeightRows, ScaleType,
 };
 
 use crate::gguf::BlockKind;
+use crate::quantized::numbers::half;
 
 /// Returns the format in which blocks of a type are packed, if they have one.
 #[doc(hidden)]

@@ -1,10 +1,10 @@
 //! Dequantizes GGUF's blocks, as ggml defines them (<https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c>).
 
-use half::{bf16, f16};
+use half::bf16;
 
 use super::grids;
 use crate::gguf::BlockKind;
-use crate::quantized::numbers::{E2M1, e4m3};
+use crate::quantized::numbers::{E2M1, e4m3, half};
 
 /// Appends the dequantized values in whole blocks.
 #[doc(hidden)]
@@ -81,10 +81,6 @@ pub fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
             }
         }
     }
-}
-
-pub(crate) fn half(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
 /// `2^(code - 128)`.

@@ -3,8 +3,8 @@
 
 use half::f16;
 
-use super::decode::half;
 use crate::gguf::BlockKind;
+use crate::quantized::numbers::half;
 
 /// The rows of all grids: eight values of two bits, or four of four bits, the first in the lowest bits. Each value is an
 /// index into an array below.

@@ -1,7 +1,8 @@
 //! The files of Meta's and Mistral's own code: `params.json`, and weights in `consolidated.safetensors` or
 //! `consolidated.00.pth`. Their tensors have other names than transformers', and their queries and keys another order of rows.
 
-use crate::tensors::TensorFiles;
+use std::path::Path;
+
 use candle_blocks_base::{Error, Result};
 
 /// The way to a checkpoint that can be read.
@@ -25,16 +26,16 @@ pub(crate) fn reason(names: &str) -> String {
 }
 
 /// # Errors
-/// If these are such tensors.
-pub fn refuse(files: &TensorFiles) -> Result<()> {
-    let has_block = || {
-        files
-            .names()
-            .any(|name| name.starts_with("layers.0.attention."))
-    };
-    match files.contains("tok_embeddings.weight") && has_block() {
+/// If the tensors in the files at a path have names of such tensors.
+pub fn refuse<'n>(path: &Path, names: impl Iterator<Item = &'n str>) -> Result<()> {
+    let (mut has_words, mut has_block) = (false, false);
+    for name in names {
+        has_words |= name == "tok_embeddings.weight";
+        has_block |= name.starts_with("layers.0.attention.");
+    }
+    match has_words && has_block {
         true => Err(Error::NoWeights {
-            path: files.path().to_path_buf(),
+            path: path.to_path_buf(),
             reason: reason("tok_embeddings.weight, layers.0.attention and so on"),
         }),
         false => Ok(()),

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use safetensors::Dtype;
 
 use super::zip::{self, StoredEntry, ZipFailure};
-use crate::tensors::header::{Header, HeaderEntry};
-use crate::tensors::positioned::PositionedFile;
-use crate::tensors::strided::is_contiguous;
+use crate::bytes::header::{Header, HeaderEntry};
+use crate::bytes::positioned::PositionedFile;
+use crate::bytes::strided::is_contiguous;
 use candle_blocks_base as error;
 
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";

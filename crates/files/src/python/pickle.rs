@@ -1,5 +1,5 @@
 //! Reads pickles without executing anything. It knows the instructions that `torch.save` writes, and the few PyTorch
-//! functions that describe tensors, whose results it computes itself (`torch.rs`). Every other name in a pickle is refused.
+//! functions that describe tensors, whose results it computes itself. Every other name in a pickle is refused.
 //!
 //! Values are indices into lists. So nothing is copied when it is referenced again, nothing is visited recursively, and a
 //! list that contains itself is its own index in its own list. The format is described in
@@ -7,7 +7,9 @@
 
 use std::collections::HashMap;
 
-use super::torch::{SAVE_TENSORS, Storage, StridedView, TorchFunction};
+use safetensors::Dtype;
+
+use super::torch_functions::{SAVE_TENSORS, TorchFunction};
 
 pub(super) type Result<T> = std::result::Result<T, String>;
 
@@ -48,6 +50,26 @@ impl PickleValue {
             Self::Tensor(_) => "a tensor",
         }
     }
+}
+
+/// The storage of one or more tensors.
+#[derive(Debug)]
+pub(super) struct Storage {
+    /// The name of its archive entry.
+    pub key: (PickleValue, usize),
+    /// `None`: bytes for any dtype.
+    pub dtype: Option<Dtype>,
+}
+
+/// A tensor as a strided view of a storage.
+#[derive(Debug)]
+pub(super) struct StridedView {
+    pub storage: usize,
+    pub dtype: Dtype,
+    /// The index of the first element.
+    pub first: usize,
+    pub shape: Vec<usize>,
+    pub strides: Vec<usize>,
 }
 
 /// The state of a pickle's reader.
@@ -306,6 +328,145 @@ impl<'b> Pickle<'b> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the storage for this persistent id: `("storage", type, key, device, number of elements)`.
+    fn storage(&mut self, id: PickleValue) -> Result<PickleValue> {
+        let wrong = || {
+            format!(
+                "its pickle refers to {} outside of it, expected a storage",
+                id.kind()
+            )
+        };
+        let PickleValue::Tuple(list) = id else {
+            return Err(wrong());
+        };
+        let [
+            kind,
+            PickleValue::Function(class),
+            key,
+            _,
+            PickleValue::Int(n),
+        ] = self.lists[list][..]
+        else {
+            return Err(wrong());
+        };
+        let dtype = match class {
+            TorchFunction::Storage(dtype) => Some(dtype),
+            TorchFunction::BytesStorage => None,
+            _ => return Err(wrong()),
+        };
+        if self.text(kind) != Some("storage") {
+            return Err(wrong());
+        }
+        let n =
+            usize::try_from(n).map_err(|_| format!("its pickle has a storage of {n} elements"))?;
+        self.take(size_of::<Storage>())?;
+        self.storages.push(Storage {
+            key: (key, n),
+            dtype,
+        });
+        Ok(PickleValue::Storage(self.storages.len() - 1))
+    }
+
+    /// Returns the result of a call, computed here.
+    fn call(&mut self, function: PickleValue, arguments: PickleValue) -> Result<PickleValue> {
+        let (mut function, mut arguments) = (function, arguments);
+        if let (PickleValue::Function(TorchFunction::FromType), PickleValue::Tuple(list)) =
+            (function, arguments)
+            && let [
+                inner,
+                PickleValue::Function(TorchFunction::Class),
+                of_inner @ PickleValue::Tuple(_),
+                _,
+            ] = self.lists[list][..]
+        {
+            (function, arguments) = (inner, of_inner);
+        }
+        let PickleValue::Tuple(list) = arguments else {
+            return Err(format!(
+                "its pickle calls a function with {}, expected a tuple",
+                arguments.kind()
+            ));
+        };
+        let PickleValue::Function(function) = function else {
+            return Err(format!("its pickle calls {}", function.kind()));
+        };
+        // The last argument says whether to negate or conjugate values; an empty dict says no.
+        let is_plain = |rest: &[PickleValue]| match rest {
+            [] => true,
+            [PickleValue::Dict(with)] => self.lists[*with].is_empty(),
+            _ => false,
+        };
+        let found = match (function, &self.lists[list][..]) {
+            (TorchFunction::OrderedDict, []) => {
+                return self.new_list(Vec::new()).map(PickleValue::Dict);
+            }
+            (TorchFunction::Parameter, [tensor @ PickleValue::Tensor(_), ..]) => {
+                return Ok(*tensor);
+            }
+            (
+                TorchFunction::Tensor,
+                [
+                    PickleValue::Storage(of),
+                    first,
+                    shape,
+                    strides,
+                    _,
+                    _,
+                    rest @ ..,
+                ],
+            ) if is_plain(rest) => {
+                let dtype = self.storages[*of].dtype;
+                dtype.map(|dtype| (*of, dtype, [*first, *shape, *strides]))
+            }
+            (
+                TorchFunction::TypedTensor,
+                [
+                    PickleValue::Storage(of),
+                    place @ ..,
+                    PickleValue::Function(TorchFunction::Type(dtype)),
+                ],
+            ) if place.len() == 5 => Some((*of, *dtype, [place[0], place[1], place[2]])),
+            _ => None,
+        };
+        let (storage, dtype, [first, shape, strides]) = found.ok_or_else(|| {
+            format!(
+                "its pickle calls {function:?} with arguments that make no plain tensor; {SAVE_TENSORS}"
+            )
+        })?;
+        let PickleValue::Int(first) = first else {
+            return Err("a tensor in its pickle has no beginning".into());
+        };
+        let view = StridedView {
+            storage,
+            dtype,
+            first: usize::try_from(first)
+                .map_err(|_| format!("a tensor in its pickle begins at element {first}"))?,
+            shape: self.sizes(shape)?,
+            strides: self.sizes(strides)?,
+        };
+        self.take(size_of::<StridedView>())?;
+        self.views.push(view);
+        Ok(PickleValue::Tensor(self.views.len() - 1))
+    }
+
+    /// Reads a tuple of non-negative integers.
+    fn sizes(&mut self, tuple: PickleValue) -> Result<Vec<usize>> {
+        let PickleValue::Tuple(list) = tuple else {
+            return Err(format!(
+                "a tensor in its pickle has {} for sizes or strides, expected a tuple",
+                tuple.kind()
+            ));
+        };
+        // Many tensors may refer to the same tuple.
+        self.take(self.lists[list].len() * size_of::<usize>())?;
+        let size = |value: &PickleValue| match value {
+            PickleValue::Int(size) => usize::try_from(*size).ok(),
+            _ => None,
+        };
+        let sizes: Option<Vec<usize>> = self.lists[list].iter().map(size).collect();
+        sizes.ok_or_else(|| "a tensor in its pickle has invalid sizes or strides".into())
     }
 }
 

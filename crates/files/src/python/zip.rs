@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::tensors::MAX_HEADER_BYTES;
-use crate::tensors::positioned::PositionedFile;
+use crate::bytes::header::MAX_HEADER_BYTES;
+use crate::bytes::positioned::PositionedFile;
 use candle_blocks_base::{Error, Result};
 
 /// The first bytes of an archive, which begin its first entry.

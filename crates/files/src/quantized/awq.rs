@@ -5,9 +5,8 @@ use std::ops::Range;
 
 use safetensors::Dtype;
 
-use super::coded::CodeKind;
 use super::gptq::WORDS;
-use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, group_size, groups};
+use super::rows::{CodeKind, QuantizedMatrix, QuantizedRows, Zeros, group_size, groups};
 use super::{DequantizedMatrix, QuantizedModule};
 use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;

@@ -8,8 +8,7 @@ use std::sync::OnceLock;
 
 use safetensors::Dtype;
 
-use super::coded::CodeKind;
-use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, groups};
+use super::rows::{CodeKind, QuantizedMatrix, QuantizedRows, Zeros, groups};
 use super::{DequantizedMatrix, QuantizedModule};
 use crate::config_json::ConfigJson;
 use crate::tensors::{StoredTensor, TensorFiles};

@@ -6,9 +6,8 @@ use std::ops::Range;
 use safetensors::Dtype;
 use serde::Deserialize;
 
-use super::coded::CodeKind;
 use super::grouped::{CodePacking, Grouped, Scales, ZeroSource};
-use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, groups};
+use super::rows::{CodeKind, QuantizedMatrix, QuantizedRows, Zeros, groups};
 use super::{DequantizedMatrix, QuantizedModule};
 use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;

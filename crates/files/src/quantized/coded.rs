@@ -1,32 +1,48 @@
-//! Converts quantized rows for the packed formats: the same quantized values, with the same scales and zero points or
-//! minima.
+//! Computes a matrix from its quantized rows: dequantized, or converted for the packed formats, which have the same quantized
+//! values, with the same scales and zero points or minima.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use safetensors::Dtype;
 
-use super::rows::{QuantizedMatrix, QuantizedRows, Zeros};
+use super::rows::{CodeKind, QuantizedMatrix, QuantizedRows, Zeros};
 use candle_blocks_kernels::products::{
     GroupScales, QuantizedFormat, QuantizedWeightRows, ScaleType,
 };
 
-use crate::tensors::{Coding, StoredForm, TensorFiles};
+use crate::tensors::{Coding, Compute, StoredForm, TensorFiles};
 use candle_blocks_base::Result;
 
-/// The kind of a matrix's quantized values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CodeKind {
-    /// Integers with this number of bits.
-    Whole { bits: usize },
-    /// E2M1.
-    E2m1,
-    /// Other kinds, by name.
-    Other(&'static str),
+impl<S: QuantizedMatrix> Compute for S {
+    fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>> {
+        let n = self.rows_of_item();
+        let weights =
+            QuantizedMatrix::rows(self, files, rows.start * n..rows.end * n)?.dequantized();
+        self.codes().check_finite(&weights)?;
+        Ok(weights)
+    }
+
+    fn coding(&self, files: &TensorFiles) -> Result<Coding> {
+        coding(self, files)
+    }
+
+    fn stored_form(&self) -> StoredForm {
+        stored_form(self.kind())
+    }
+
+    fn coded_rows(
+        &self,
+        files: &TensorFiles,
+        rows: Range<usize>,
+        format: QuantizedFormat,
+    ) -> Result<QuantizedWeightRows> {
+        coded_rows(self, files, rows, format)
+    }
 }
 
 /// Returns how a matrix can be packed directly from its quantized values.
-pub(super) fn coding(stored: &impl QuantizedMatrix, files: &TensorFiles) -> Result<Coding> {
+fn coding(stored: &impl QuantizedMatrix, files: &TensorFiles) -> Result<Coding> {
     let refused = |reason: String| Ok(Coding::Refused(reason));
     let bits = match stored.kind() {
         CodeKind::Whole { bits } => bits,
@@ -94,7 +110,7 @@ fn packed_bits(bits: usize) -> usize {
 }
 
 /// Returns the form in which quantized values of this kind are stored.
-pub(super) fn stored_form(kind: CodeKind) -> StoredForm {
+fn stored_form(kind: CodeKind) -> StoredForm {
     let bits = match kind {
         CodeKind::Whole { bits } => bits,
         CodeKind::E2m1 => 4,
@@ -120,7 +136,7 @@ fn in_runs(group_of: &[u32]) -> (Vec<u32>, Option<Vec<u32>>) {
 }
 
 /// Returns rows of a matrix with that coding.
-pub(super) fn coded_rows(
+fn coded_rows(
     stored: &impl QuantizedMatrix,
     files: &TensorFiles,
     rows: Range<usize>,

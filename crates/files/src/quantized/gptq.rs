@@ -6,8 +6,7 @@ use std::sync::OnceLock;
 use safetensors::Dtype;
 
 use super::bits::{codes, n_words};
-use super::coded::CodeKind;
-use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, group_size, groups};
+use super::rows::{CodeKind, QuantizedMatrix, QuantizedRows, Zeros, group_size, groups};
 use super::{DequantizedMatrix, QuantizedModule};
 use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;

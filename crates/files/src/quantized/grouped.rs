@@ -5,9 +5,8 @@ use std::ops::Range;
 use safetensors::Dtype;
 
 use super::bits::{codes, n_words, nibbles};
-use super::coded::CodeKind;
 use super::numbers::{E2M1, e4m3, e8m0, table};
-use super::rows::{QuantizedMatrix, QuantizedRows, Zeros, groups};
+use super::rows::{CodeKind, QuantizedMatrix, QuantizedRows, Zeros, groups};
 use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
 

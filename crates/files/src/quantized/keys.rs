@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::config_json::ConfigJson;
+use crate::config_json::{ConfigJson, abbreviated};
 use candle_blocks_base::Result;
 
 /// Keys for every method that change no weight. The tensors determine which modules are quantized.
@@ -179,12 +179,20 @@ pub(super) fn check(found: &ConfigJson, method: &str) -> Result<()> {
         if unread.iter().any(is_unread) && !is_module && !is_off(value) {
             let reason = format!(
                 "found {}, but the key is unknown for {method}, and may change the weights; remove the key if it does not",
-                super::method::shown(value)
+                shown(value)
             );
             return Err(found.error(&[key], reason));
         }
     }
     Ok(())
+}
+
+/// Returns a value as messages show it.
+pub(super) fn shown(value: &Value) -> String {
+    abbreviated(match value {
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    })
 }
 
 /// Returns whether a key's value is empty or false.

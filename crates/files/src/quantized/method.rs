@@ -326,18 +326,10 @@ fn to_bytes(json: &ConfigJson, value: &Value) -> Result<Vec<u8>> {
     Ok((text + "\n").into_bytes())
 }
 
-/// Returns a value as messages show it.
-pub(super) fn shown(value: &Value) -> String {
-    abbreviated(match value {
-        Value::String(text) => text.clone(),
-        value => value.to_string(),
-    })
-}
-
 fn refusal(found: &ConfigJson) -> Result<Error> {
     let setting = |key: &&str| match found.at(key)? {
         Value::Null => None,
-        value => Some(format!("{key} {}", shown(value))),
+        value => Some(format!("{key} {}", keys::shown(value))),
     };
     let name = method_name(found)?;
     let settings = LOADED_IN.iter().chain(&VARIANT).filter_map(setting);

@@ -1,4 +1,11 @@
-//! Floating-point values with eight and four bits, by their bit pattern.
+//! Floating-point values with sixteen, eight and four bits, by their bit pattern.
+
+use half::f16;
+
+/// Returns the f16 at a place in a block.
+pub(crate) fn half(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
 
 /// Returns the value of OCP's E4M3 without infinities: a sign, four exponent bits (bias 7), three mantissa bits; NaN if all
 /// are set.

@@ -5,10 +5,7 @@ use std::ops::Range;
 
 use safetensors::Dtype;
 
-use super::coded::{self, CodeKind};
-use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
-
-use crate::tensors::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
+use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
 
 /// A quantized matrix in the files, `[d_out, d_in]`. If one tensor stacks several matrices, their rows are concatenated.
@@ -26,6 +23,17 @@ pub(super) trait QuantizedMatrix: fmt::Debug + Send + Sync {
     fn rows_of_item(&self) -> usize {
         1
     }
+}
+
+/// The kind of a matrix's quantized values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CodeKind {
+    /// Integers with this number of bits.
+    Whole { bits: usize },
+    /// E2M1.
+    E2m1,
+    /// Other kinds, by name.
+    Other(&'static str),
 }
 
 /// Quantized rows. A weight is `((value of its code) - zero) * scale * factor`, with each product rounded to f32. The
@@ -57,7 +65,7 @@ pub(super) enum Zeros {
 
 impl QuantizedRows {
     /// Returns the weights, `[rows, columns]`.
-    fn dequantized(&self) -> Vec<f32> {
+    pub fn dequantized(&self) -> Vec<f32> {
         match &self.values {
             Some(table) => self.of_values(|code| table[usize::from(code)]),
             None => self.of_values(f32::from),
@@ -98,33 +106,6 @@ impl QuantizedRows {
             }
         }
         weights
-    }
-}
-
-impl<S: QuantizedMatrix> Compute for S {
-    fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>> {
-        let n = self.rows_of_item();
-        let weights =
-            QuantizedMatrix::rows(self, files, rows.start * n..rows.end * n)?.dequantized();
-        self.codes().check_finite(&weights)?;
-        Ok(weights)
-    }
-
-    fn coding(&self, files: &TensorFiles) -> Result<Coding> {
-        coded::coding(self, files)
-    }
-
-    fn stored_form(&self) -> StoredForm {
-        coded::stored_form(self.kind())
-    }
-
-    fn coded_rows(
-        &self,
-        files: &TensorFiles,
-        rows: Range<usize>,
-        format: QuantizedFormat,
-    ) -> Result<QuantizedWeightRows> {
-        coded::coded_rows(self, files, rows, format)
     }
 }
 

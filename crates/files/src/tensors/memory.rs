@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::TensorFiles;
-use super::positioned::PositionedFile;
+use crate::bytes::positioned::PositionedFile;
 
 /// The file's index, the offset of the first byte, and the number of bytes: tensors in a pickle may begin at the same byte.
 pub(super) type ByteRange = (usize, u64, usize);

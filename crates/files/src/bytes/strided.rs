@@ -26,7 +26,7 @@ pub(crate) fn reach(shape: &[usize], strides: &[usize]) -> Option<usize> {
 
 /// Appends spans of elements, counted in the tensor's own order, for a tensor that begins at byte `offset`. The caller has
 /// reserved the capacity, and checked that the file contains the tensor.
-pub(super) fn append<T: bytemuck::Pod>(
+pub(crate) fn append<T: bytemuck::Pod>(
     file: &PositionedFile,
     offset: u64,
     (shape, strides): (&[usize], &[usize]),

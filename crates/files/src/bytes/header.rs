@@ -12,8 +12,8 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorInfo as RawInfo;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
-use crate::python::foreign;
-use crate::tensors::positioned::PositionedFile;
+use super::foreign;
+use super::positioned::PositionedFile;
 use candle_blocks_base::{Error, Result};
 
 /// The format's limit, which the `safetensors` crate applies too.
@@ -40,7 +40,7 @@ pub(crate) struct HeaderEntry {
 }
 
 /// Reads and checks a file's header.
-pub(super) fn read(file: &PositionedFile) -> Result<Header> {
+pub(crate) fn read(file: &PositionedFile) -> Result<Header> {
     let invalid = |reason: String| Error::damaged(file.path(), reason);
     let mut start = Vec::with_capacity(LENGTH_BYTES as usize);
     read_bytes(file, &mut start, LENGTH_BYTES.min(file.len()), 0)?;

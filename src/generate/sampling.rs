@@ -1,9 +1,101 @@
-//! Samples from the most likely tokens.
+//! Settings for sampling, and the tokens that they leave to sample from.
 
 use candle_core::{Result, bail};
 
-use super::Sampling;
-use super::sampler::largest;
+use crate::error::{Error, setters};
+
+/// Settings for sampling the next token. They are applied in the order of transformers' `generate`, which is also the order
+/// of the fields. Pass them to [`Sampler::new`](crate::generate::Sampler::new).
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
+pub struct Sampling {
+    /// The divisor of logits. 0 selects the most likely token and disables all other settings.
+    pub temperature: f64,
+    /// Samples among the most likely tokens, at most 100, whose share of the entropy sums to this.
+    pub top_h: Option<f64>,
+    /// The number of most likely tokens to sample from.
+    pub top_k: Option<usize>,
+    /// Samples among the most likely tokens whose probabilities sum to this.
+    pub top_p: Option<f64>,
+    /// Samples among tokens with at least this share of the largest probability.
+    pub min_p: Option<f64>,
+    /// Samples among tokens whose information is nearest to the entropy and whose probabilities sum to this.
+    pub typical_p: Option<f64>,
+    /// Samples among tokens with at least this probability.
+    pub epsilon_cutoff: Option<f64>,
+    /// Samples among tokens with at least this probability, or a smaller one if the entropy is large.
+    pub eta_cutoff: Option<f64>,
+    /// The random seed. The sampled token depends on the seed, the sequence's index in its batch and its length, and on
+    /// nothing else. Without a seed, [`Sampler::new`](crate::generate::Sampler::new) draws one.
+    pub seed: Option<u64>,
+}
+
+impl Sampling {
+    /// Returns settings that select the most likely token.
+    pub fn greedy() -> Self {
+        Self::at(0.0)
+    }
+
+    /// Returns settings that sample among all tokens, at this temperature.
+    pub fn at(temperature: f64) -> Self {
+        Self {
+            temperature,
+            top_h: None,
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            typical_p: None,
+            epsilon_cutoff: None,
+            eta_cutoff: None,
+            seed: None,
+        }
+    }
+
+    setters! {
+        /// Sets the number of most likely tokens to sample from.
+        with_top_k(k: usize) => top_k = Some(k);
+        /// Sets the total probability of the tokens to sample from.
+        with_top_p(p: f64) => top_p = Some(p);
+        /// Sets the minimum probability, as a share of the largest one.
+        with_min_p(p: f64) => min_p = Some(p);
+        /// Sets the random seed.
+        with_seed(seed: u64) => seed = Some(seed);
+    }
+
+    pub(super) fn validate(&self) -> crate::Result<()> {
+        let within = |name: &str, found: f64, fits: bool, expected: &str| match fits {
+            true => Ok(()),
+            false => Err(Error::InvalidConfig(format!(
+                "{name} is {found}; expected {expected}"
+            ))),
+        };
+        let share = |name, p: Option<f64>| match p {
+            Some(p) => within(name, p, (0.0..=1.0).contains(&p), "a number from 0 to 1"),
+            None => Ok(()),
+        };
+        let t = self.temperature;
+        let fits = t.is_finite() && t >= 0.0;
+        within("temperature", t, fits, "a number from 0 on")?;
+        within("top_k", 0.0, self.top_k != Some(0), "at least 1")?;
+        let parts = [
+            ("top_h", self.top_h),
+            ("typical_p", self.typical_p),
+            ("epsilon_cutoff", self.epsilon_cutoff),
+            ("eta_cutoff", self.eta_cutoff),
+        ];
+        for (name, part) in parts {
+            let part = part.unwrap_or(1.0);
+            within(
+                name,
+                part,
+                part > 0.0 && part <= 1.0,
+                "a number above 0, up to 1",
+            )?;
+        }
+        share("top_p", self.top_p)?;
+        share("min_p", self.min_p)
+    }
+}
 
 /// Tokens that may be sampled, and their scores: the difference between their logits and the largest, divided by the
 /// temperature.
@@ -173,4 +265,20 @@ fn part_of_entropy(p: f64) -> f64 {
 /// Sorts in descending order; equally likely tokens keep their order.
 fn falling(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Returns the largest value; compares several at a time, so that the compiler can use vectors.
+pub(super) fn largest(numbers: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    let (whole, rest) = numbers.as_chunks::<16>();
+    for chunk in whole {
+        for (lane, &number) in lanes.iter_mut().zip(chunk) {
+            *lane = if number > *lane { number } else { *lane };
+        }
+    }
+    lanes
+        .iter()
+        .chain(rest)
+        .copied()
+        .fold(f32::NEG_INFINITY, f32::max)
 }

@@ -1,0 +1,19 @@
+//! Files of a tokenizer that stand for others in Git LFS.
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// The beginning of a Git LFS pointer, which stands for another file.
+const GIT_LFS: &[u8] = b"version https://git-lfs";
+
+/// Refuses a file that stands for another in Git LFS.
+pub(in crate::text) fn check_pointer(path: &Path, bytes: &[u8]) -> Result<()> {
+    match bytes.starts_with(GIT_LFS) {
+        true => Err(Error::Tokenizer {
+            path: path.to_path_buf(),
+            reason: "a Git LFS pointer, not the tokenizer itself; fetch it with `git lfs pull`, or download it again".into(),
+        }),
+        false => Ok(()),
+    }
+}
