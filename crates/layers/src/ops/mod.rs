@@ -50,6 +50,7 @@ mod kernels;
 mod largest;
 mod ledger;
 mod linear;
+mod moments;
 mod mse;
 mod norm;
 mod numbers;
@@ -74,7 +75,7 @@ pub use candle_blocks_kernels::memory::Keeper as MemoryKeeper;
 pub use activation::activate;
 pub(crate) use activation::activation_kernel;
 #[doc(hidden)]
-pub use adamw::{Moments, ParameterStep, Update, adamw, moment_dtype, sum_of_squares};
+pub use adamw::{Update, adamw, sum_of_squares};
 #[doc(hidden)]
 pub use array::wide;
 pub(crate) use attention::Mixing;
@@ -95,6 +96,8 @@ pub(crate) use largest::{keep_largest, quantile};
 pub(crate) use ledger::asked;
 pub use ledger::{Operation, recorded};
 pub use linear::linear;
+#[doc(hidden)]
+pub use moments::{Moments, ParameterStep, moment_dtype};
 pub use mse::mse;
 pub use norm::norm;
 pub(crate) use norm::norm_kernel;
