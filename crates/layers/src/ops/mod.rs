@@ -50,6 +50,7 @@ mod kernels;
 mod largest;
 mod ledger;
 mod linear;
+mod mixing;
 mod moments;
 mod mse;
 mod norm;
@@ -78,7 +79,6 @@ pub(crate) use activation::activation_kernel;
 pub use adamw::{Update, adamw, sum_of_squares};
 #[doc(hidden)]
 pub use array::wide;
-pub(crate) use attention::Mixing;
 #[doc(hidden)]
 pub use bias_tensor::BiasTensor;
 pub(crate) use composed::{Chooser, GroupedLinear, Groups, has_grouped_kernel};
@@ -96,6 +96,7 @@ pub(crate) use largest::{keep_largest, quantile};
 pub(crate) use ledger::asked;
 pub use ledger::{Operation, recorded};
 pub use linear::linear;
+pub(crate) use mixing::{Mixing, Relative};
 #[doc(hidden)]
 pub use moments::{Moments, ParameterStep, moment_dtype};
 pub use mse::mse;
@@ -105,7 +106,6 @@ pub use peak::peak_flops;
 pub(crate) use peak::weight_format;
 #[doc(hidden)]
 pub use ranks::{Partial, RankOf, Ranks, mark_parts, part_of};
-pub(crate) use relative_scores::Relative;
 pub use rotary::rotate;
 pub(crate) use softmax::SoftmaxInput;
 pub use softmax::softmax;

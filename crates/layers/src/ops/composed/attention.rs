@@ -2,8 +2,9 @@
 
 use candle_core::Result;
 
-use crate::ops::attention::{Mixing, four};
+use crate::ops::bias_tensor::four;
 use crate::ops::constants::Hidden;
+use crate::ops::mixing::Mixing;
 use crate::ops::relative_scores::Term;
 use crate::ops::softmax::SoftmaxInput;
 use crate::ops::tape::{Reads, Slot};

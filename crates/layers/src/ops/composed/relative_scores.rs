@@ -3,8 +3,8 @@
 use candle_blocks_kernels::attention::ContentOf;
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::ops::attention::Mixing;
-use crate::ops::relative_scores::{Relative, Term};
+use crate::ops::mixing::{Mixing, Relative};
+use crate::ops::relative_scores::Term;
 use crate::ops::tape::Slot;
 
 use super::{Array, Composed, Taped};
