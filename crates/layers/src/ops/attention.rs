@@ -8,10 +8,12 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::bias_tensor::BiasTensor;
 use super::dropout::{Mask, with_marks};
+use super::engine::Engine;
 use super::kernels::{Data, Reading};
 use super::mixing::Mixing;
 use super::relative_scores::{RelativeTerms, Term};
-use super::tape::{Engine, Reads, Slot, Taped};
+use super::slot::Slot;
+use super::tape::{Reads, Taped};
 use super::value::{Value, on_either};
 use super::visible::{Reach, check_keep};
 use super::{backward::BackwardPass, numbers::Numbers};

@@ -29,6 +29,7 @@
 mod activation;
 #[doc(hidden)]
 pub mod adamw;
+mod among_ranks;
 mod array;
 mod attention;
 mod backward;
@@ -42,6 +43,7 @@ mod cross_entropy;
 mod dropout;
 #[doc(hidden)]
 pub mod elements;
+mod engine;
 mod experts;
 mod gradients;
 mod graph;
@@ -61,6 +63,7 @@ mod peak;
 mod ranks;
 mod relative_scores;
 mod rotary;
+mod slot;
 mod softmax;
 mod tape;
 mod value;

@@ -5,11 +5,13 @@ use candle_blocks_kernels::attention::{ContentOf, HeadRows, RelativeScores};
 use candle_core::{DType, Result, bail};
 
 use super::backward::BackwardPass;
+use super::engine::Engine;
 use super::kernels::Data;
 use super::mixing::{Mixing, Relative};
 use super::numbers::Numbers;
-use super::tape::{Engine, Slot, Taped};
-use super::value::Value;
+use super::slot::Slot;
+use super::tape::Taped;
+use super::value::{Routed, Value};
 
 const OP: &str = "relative scores";
 
@@ -50,7 +52,7 @@ impl<'a> Relative<'a> {
     }
 
     /// Returns the terms for queries and keys on a tape.
-    pub(super) fn terms<E: Engine>(
+    pub(super) fn terms<E: Routed>(
         &self,
         query: &Taped<E>,
         key: &Taped<E>,

@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::ops::mixing::{Mixing, Relative};
 use crate::ops::relative_scores::Term;
-use crate::ops::tape::Slot;
+use crate::ops::slot::Slot;
 
 use super::{Array, Composed, Taped};
 
