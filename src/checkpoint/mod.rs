@@ -220,10 +220,15 @@ impl CheckpointOptions {
             plan.map_err(|error| located(error, &config_path))
         };
         let mut plan = planned(&files)?;
-        if let Some(json) = &json
-            && gguf::add_absent(json.value(), &mut files, &plan)?
-        {
-            plan = planned(&files)?;
+        if let Some(json) = &json {
+            let missing: Vec<_> = { plan.missing.iter() }
+                .map(|m| (&*m.role, &*m.tried))
+                .collect();
+            let source = |role: &str| plan.sources.iter().find(|source| source.role == role);
+            let stored = |role: &str| source(role).map(|of| (&*of.name, &*of.shape));
+            if gguf::add_absent(json.value(), &mut files, &missing, stored)? {
+                plan = planned(&files)?;
+            }
         }
         plan.ignored.extend(left_out.tensors);
         plan.unrounded = left_out.unrounded;

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::Adapter;
 use super::config::AdapterConfig;
-use super::merged::{Change, Factors, Lies, Placed, compute, n_rows};
+use super::lies::Lies;
+use super::merged::{Change, Factors, Placed, compute, n_rows};
 use super::names::{ClassNames, TensorSlice};
 use super::tensors::{AdapterTensors, Low};
 use crate::checkpoint::config_json::ConfigJson;

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use candle_core::{Device, Tensor};
 
+use super::lies::Lies;
 use super::stacked::ExpertFactors;
 use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
 use crate::checkpoint::scheme::Features;
@@ -13,15 +14,6 @@ use crate::error::{Error, Result};
 
 /// The number of elements computed at a time when a whole tensor is traversed.
 const AT_ONCE: usize = 1 << 20;
-
-/// The orientation in which the factors' product is added to the tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lies {
-    /// `B·A`, `[d_out, d_in]`: a linear layer or a convolution.
-    OutIn,
-    /// `(B·A)ᵀ`: a `Conv1D` or an embedding.
-    InOut,
-}
 
 /// An adapter's two factors.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 mod apply;
 mod config;
 mod experts;
+mod lies;
 mod merged;
 mod modules;
 mod names;

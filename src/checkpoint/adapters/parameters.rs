@@ -7,7 +7,8 @@
 use super::apply::Application;
 use super::config::AdapterConfig;
 use super::experts::{self, ExpertMatrix, SingleExperts};
-use super::merged::{Change, Lies, Placed};
+use super::lies::Lies;
+use super::merged::{Change, Placed};
 use super::stacked::ExpertFactors;
 use super::tensors::Low;
 use crate::checkpoint::files::{StoredTensor, TensorFiles};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use candle_core::{Device, Tensor};
 
 use super::experts::AssumedOrientation;
-use super::merged::Lies;
+use super::lies::Lies;
 use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::error::Result;
 

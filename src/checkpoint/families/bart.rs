@@ -3,6 +3,7 @@
 //! transformers' `BartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bart/modeling_bart.py>
 
 use super::encoder_decoder::*;
+use super::new_names::of_bart;
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -12,6 +13,37 @@ pub(super) fn families() -> Vec<Family> {
     ];
     let start = |json: &ConfigJson| start_token(json, 2);
     classifying(pair("bart", sides, learned_after_two, start))
+}
+
+/// Functions that read the configurations of the encoder and the decoder.
+pub(super) type Sides = [fn(&ConfigJson) -> Result<StackConfig>; 2];
+
+/// Returns both stacks of a model with BART's names. Its language model's head has a bias of its own.
+pub(super) fn pair(
+    name: &str,
+    [encoder, decoder]: Sides,
+    embeddings: ReadEmbeddings,
+    kind: ReadTwoStackKind,
+) -> [Family; 2] {
+    let bias = Rule {
+        bias: strings(&["final_logits_bias"]),
+        ..Rule::with_leading_ones("causal_lm.output", &[], 1)
+    };
+    let side = |part, config| {
+        let side = stack(name, part, config).embeddings(embeddings);
+        side.new_names(of_bart).default_of("pad_token_id", 1)
+    };
+    [
+        side(StackPart::Encoder, encoder),
+        side(StackPart::Decoder, decoder)
+            .end_rules([Rule::named("causal_lm.output", &["lm_head.weight"], &[])])
+            .end_rules([bias])
+            .untrained(&["causal_lm.output.bias"])
+            .head(HeadTask::CausalLm, |json, _| {
+                next_token(language_model(json)?.with_bias(true))
+            })
+            .joined(StackPart::Encoder, kind),
+    ]
 }
 
 /// The table for one stack of an encoder-decoder with BART's names.

@@ -4,7 +4,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mbart/modeling_mbart.py>; the others
 //! are in folders beside it.
 
-use super::bart::config;
+use super::bart::{Sides, config, pair};
 use super::encoder_decoder::*;
 use super::prelude::*;
 

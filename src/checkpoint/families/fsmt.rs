@@ -3,7 +3,7 @@
 //!
 //! transformers' `FSMTModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/fsmt/modeling_fsmt.py>
 
-use super::bart::config;
+use super::bart::{Sides, config, pair};
 use super::bart_like::{SINES, own_sines_except_padding};
 use super::encoder_decoder::*;
 use super::prelude::*;

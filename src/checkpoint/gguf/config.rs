@@ -12,8 +12,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::architecture::{Architecture, Condition, Key, Kind, Source, all, listed};
-use super::unread::check_type;
+use super::architecture::{Architecture, Condition, Key, Kind, Source, all};
 use crate::error::{Error, Result};
 
 /// A file's contents, or those for a new file.
@@ -33,32 +32,6 @@ pub(super) struct Keys<'g> {
     pub architecture: &'g str,
     /// Keys that were read, without the architecture's name.
     read: RefCell<BTreeSet<String>>,
-}
-
-/// Returns the `config.json` that a file's keys stand for.
-///
-/// # Errors
-/// If the architecture is not read, or a key is missing or has another type.
-pub(super) fn config(file: &Described) -> Result<Value> {
-    let keys = Keys::of(file);
-    check_type(file)?;
-    match keys.entry() {
-        Some(entry) => {
-            let config = keys.config(entry)?;
-            keys.check_unread(entry)?;
-            Ok(config)
-        }
-        None => Err(Error::ConfigKey {
-            path: file.path.to_path_buf(),
-            key: "\"general.architecture\"".to_string(),
-            reason: format!(
-                "found {:?}{}; supported are: {}",
-                keys.architecture,
-                super::unread::lacks(keys.architecture),
-                listed(|entry| Some(entry.name))
-            ),
-        }),
-    }
 }
 
 impl<'g> Keys<'g> {

@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use super::ConversionStep;
 use crate::checkpoint::files::{Coding, Compute, StoredForm, TensorFiles};
-use crate::checkpoint::plan::Plan;
 use crate::checkpoint::scheme::matches;
 use crate::error::{Error, Result};
 
@@ -30,14 +29,17 @@ struct Constant {
 /// Adds zeros for parameters that the file does not have and that llama.cpp then leaves out: biases, corrections of experts' scores, and
 /// embeddings of token types. Returns whether there are any.
 ///
+/// `missing` are the roles that have no tensor, with the names tried; `stored` returns a role's tensor and shape.
+///
 /// # Errors
 /// If the file's keys cannot be read.
-pub(in crate::checkpoint) fn add_absent(
+pub(in crate::checkpoint) fn add_absent<'p>(
     config: &Value,
     files: &mut TensorFiles,
-    plan: &Plan,
+    missing: &[(&str, &[String])],
+    stored: impl Fn(&str) -> Option<(&'p str, &'p [usize])>,
 ) -> Result<bool> {
-    let Some(gguf) = files.gguf().filter(|_| !plan.missing.is_empty()) else {
+    let Some(gguf) = files.gguf().filter(|_| !missing.is_empty()) else {
         return Ok(false);
     };
     let model_type = config.get("model_type").and_then(Value::as_str);
@@ -45,41 +47,39 @@ pub(in crate::checkpoint) fn add_absent(
         return Ok(false);
     };
     let mut absent = Vec::new();
-    for missing in &plan.missing {
-        let named = missing.tried.iter().find_map(|name| {
-            let is_correction = missing.role.ends_with(".correction.weight");
+    for &(role, tried) in missing {
+        let named = tried.iter().find_map(|name| {
+            let is_correction = role.ends_with(".correction.weight");
             let correction = is_correction.then(|| "blk.exp_probs_b.bias".to_string());
-            let stored = correction.or_else(|| Some(entry.original(name)?.0))?;
-            Some((name, stored))
+            let original = correction.or_else(|| Some(entry.original(name)?.0))?;
+            Some((name, original))
         });
-        let Some((name, stored)) = named else {
+        let Some((name, original)) = named else {
             continue;
         };
-        let of_role = |role: &str| plan.sources.iter().find(|source| source.role == role);
-        let module = stored.rsplit('.').nth(1).unwrap_or_default();
+        let module = original.rsplit('.').nth(1).unwrap_or_default();
         let is_needed = entry.biased.iter().any(|pattern| matches(pattern, module));
-        let role = &missing.role;
         let weight = match (
             role.strip_suffix(".bias"),
             role.strip_suffix(".correction.weight"),
         ) {
-            (Some(module), _) | (_, Some(module)) => of_role(&format!("{module}.weight")),
-            _ if role == "embeddings.type.weight" => of_role("embeddings.word.weight"),
+            (Some(module), _) | (_, Some(module)) => stored(&format!("{module}.weight")),
+            _ if role == "embeddings.type.weight" => stored("embeddings.word.weight"),
             _ => None,
         };
-        let Some(weight) = weight.filter(|_| !is_needed) else {
+        let Some((weight, shape)) = weight.filter(|_| !is_needed) else {
             continue;
         };
-        let shape = match weight.shape[..] {
+        let shape = match *shape {
             [_, width] if module == "token_types" => {
                 let n_types = config.get("type_vocab_size").and_then(Value::as_u64);
                 vec![n_types.unwrap_or(1) as usize, width]
             }
-            [n, _] if entry.step(config, &stored) == ConversionStep::OneRow => vec![1, n],
+            [n, _] if entry.step(config, &original) == ConversionStep::OneRow => vec![1, n],
             [n, ..] => vec![n],
             [] => continue,
         };
-        let Some(part) = files.as_part(&weight.name) else {
+        let Some(part) = files.as_part(weight) else {
             continue;
         };
         absent.push((name.clone(), shape, part));

@@ -7,7 +7,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::architecture::{Architecture, Kind, listed, written};
-use super::config::{Described, config};
+use super::config::Described;
+use super::own_config::config;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::gguf::config::keys::{file_type, of_stack, rotary};
 use crate::checkpoint::scheme::Family;

@@ -7,8 +7,10 @@ mod architecture;
 mod config;
 mod constants;
 mod describe;
+mod lacking;
 mod latent;
 mod names;
+mod own_config;
 mod projections;
 mod save;
 mod sizes;
@@ -16,67 +18,26 @@ mod unread;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use serde_json::Value;
 
-use self::architecture::{Architecture, Source, all};
+use self::architecture::{Architecture, all};
 use self::config::{Described, Keys};
 pub(super) use self::constants::add_absent;
+pub(super) use self::own_config::{open_config, open_named_config};
 pub(super) use self::save::{Dense, save};
 pub(super) use self::sizes::with_keys;
-use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::files::is_named;
 use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
-use crate::error::{Error, Result};
+#[cfg(feature = "text")]
+use crate::error::Error;
+use crate::error::Result;
 pub(super) use candle_blocks_files::gguf::is_gguf;
 pub(crate) use candle_blocks_files::gguf::vocabulary::GgufTokenizer;
 #[cfg(feature = "text")]
 pub(crate) use candle_blocks_files::gguf::vocabulary::{SpecialToken, TokenType};
 use candle_blocks_files::gguf::{BlockKind, Gguf, GgufTensor, codes, decode};
-
-/// Reads a `config.json`, or the keys of a GGUF file.
-pub(super) fn open_config(path: &Path) -> Result<ConfigJson> {
-    if !is_gguf(path) {
-        return ConfigJson::open(path);
-    }
-    let (value, spelled) = config(path)?;
-    Ok(ConfigJson::given(path, value.clone()).with_value(value, spelled))
-}
-
-/// Like [`open_config`], for an optional file.
-pub(super) fn open_named_config(path: &Path) -> Result<Option<ConfigJson>> {
-    is_named(path).then(|| open_config(path)).transpose()
-}
-
-/// Returns a GGUF file's keys as a `config.json`, and their spelling in the file: messages name what the file has.
-fn config(path: &Path) -> Result<(Value, BTreeMap<String, String>)> {
-    let files = TensorFiles::open(path)?;
-    let Some(gguf) = files.gguf() else {
-        return Err(Error::MissingConfig {
-            path: path.to_path_buf(),
-        });
-    };
-    described(&files, gguf, |file| {
-        let config = config::config(file)?;
-        let entry = Keys::of(file).entry();
-        let keys = entry.iter().flat_map(|entry| {
-            let spelled = |key: &str| format!("{}.{key}", entry.name);
-            // A part of each head is computed of this key.
-            let is_part =
-                |(_, source): &&(&str, Source)| matches!(source, Source::Call("part-of-head", _));
-            let parts = entry.values.iter().filter(is_part);
-            let parts = parts.map(|(json, _)| (*json, "rope.dimension_count"));
-            let keys = entry.keys.iter().map(|key| (key.json, key.gguf));
-            keys.chain(parts)
-                .map(|(json, key)| (json.to_string(), spelled(key)))
-                .collect::<Vec<_>>()
-        });
-        Ok((config, keys.collect()))
-    })
-}
 
 /// Calls a function with an open file's contents.
 fn described<T>(

@@ -3,11 +3,10 @@
 use serde_json::{Value, json};
 
 use super::architecture::{Architecture, Condition, all};
-use super::config::{Described, Keys};
+use super::config::Keys;
 use crate::checkpoint::config_json::abbreviated;
 use crate::checkpoint::scheme::matches;
-use crate::error::{Error, Result};
-use candle_blocks_files::gguf::other_than_model;
+use crate::error::Result;
 
 /// When a key changes nothing.
 enum Neutral {
@@ -70,7 +69,7 @@ impl Keys<'_> {
     /// Refuses a key that nothing has read, unless it changes nothing, and a file without a key that it needs.
     ///
     /// # Errors
-    /// [`Error::ConfigKey`] for the first such key.
+    /// [`Error::ConfigKey`](crate::error::Error::ConfigKey) for the first such key.
     pub(super) fn check_unread(&self, entry: &Architecture) -> Result<()> {
         for key in &entry.required {
             if self.peek(key).is_none() {
@@ -147,83 +146,4 @@ impl Keys<'_> {
             Neutral::As(other) => self.optional(other).as_ref() == Some(value),
         }
     }
-}
-
-/// Refuses a file that is no model, by what it is.
-pub(super) fn check_type(file: &Described) -> Result<()> {
-    let Some(what) = other_than_model(file.metadata) else {
-        return Ok(());
-    };
-    let kind = file.metadata.get("general.type").and_then(Value::as_str);
-    Err(Error::NotGguf {
-        path: file.path.to_path_buf(),
-        reason: format!(
-            "it is {what}, not a model (\"general.type\" is {}); open the model's own file",
-            json!(kind.unwrap_or("model"))
-        ),
-    })
-}
-
-/// The arithmetic that an architecture has and the crate lacks, for a message, by name patterns.
-const LACKING: [(&[&str], &str); 10] = [
-    (
-        &[
-            "mamba*",
-            "jamba",
-            "falcon-h1",
-            "nemotron_h*",
-            "granitehybrid",
-            "plamo2",
-        ],
-        "state-space layers",
-    ),
-    (&["rwkv*", "arwkv*"], "recurrent layers"),
-    (
-        &["qwen3next", "qwen35*", "qwen4exp", "kimi-linear", "kimi-k3"],
-        "gated delta networks",
-    ),
-    (&["lfm2*"], "short convolutions"),
-    (
-        &[
-            "glm-dsa",
-            "deepseek32",
-            "deepseek4",
-            "minimax-m3",
-            "glm5-next",
-        ],
-        "sparse attention with an indexer",
-    ),
-    (
-        &["mistral4", "mimo2", "plm"],
-        "its kind of latent attention or of heads",
-    ),
-    (
-        &["deci", "openelm", "step35", "laguna"],
-        "layers of different widths and heads",
-    ),
-    (
-        &[
-            "arctic",
-            "grok",
-            "grovemoe",
-            "smallthinker",
-            "dbrx",
-            "phimoe",
-        ],
-        "its mixture of experts",
-    ),
-    (&["chameleon", "cogvlm"], "layers for the tokens of images"),
-    (
-        &["wavtokenizer*", "pockettts", "qwen3tts"],
-        "convolutions of a vocoder",
-    ),
-];
-
-/// The words for a message about an architecture that is not read.
-pub(super) fn lacks(architecture: &str) -> String {
-    let is_named = |names: &[&str]| names.iter().any(|name| matches(name, architecture));
-    let found = LACKING.iter().find(|(names, _)| is_named(names));
-    found.map_or(String::new(), |(_, what)| {
-        format!(", which has {what} that are not supported")
-    })
 }

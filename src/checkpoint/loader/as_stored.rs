@@ -5,8 +5,8 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::checkpoint::files::{StoredForm, TensorFiles};
-use crate::checkpoint::loader::stored::{WORDS, is_multiplied};
 use crate::checkpoint::plan::Plan;
+use crate::checkpoint::plan::source::WORDS;
 
 /// Matrices of one type that [`Precision::AsStored`](crate::Precision::AsStored) does not pack as the files store them.
 /// `Display` prints a sentence about them.
@@ -76,7 +76,7 @@ const ROUTER: &str = ".router.weight";
 pub(crate) fn not_as_stored(plan: &Plan, files: &TensorFiles) -> Vec<NotAsStored> {
     let mut found: Vec<NotAsStored> = Vec::new();
     let mut has_quantized = false;
-    for source in plan.sources.iter().filter(|source| is_multiplied(source)) {
+    for source in plan.sources.iter().filter(|source| source.is_multiplied()) {
         let Some(form) = files.stored_form(&source.name) else {
             continue;
         };

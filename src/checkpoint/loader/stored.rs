@@ -8,7 +8,7 @@ use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 
 use crate::checkpoint::files::{Coding, Compute, TensorFiles};
 use crate::checkpoint::loader::as_stored::{InsteadOfStored, not_as_stored};
-use crate::checkpoint::plan::source::StoredParameter;
+use crate::checkpoint::plan::source::{StoredParameter, WORDS};
 use crate::checkpoint::{Checkpoint, CheckpointOptions};
 use crate::error::{Error, Result};
 use crate::layers::StoredMatrix;
@@ -100,7 +100,7 @@ impl StoredMatrices {
         {
             return Err(nothing_packed(checkpoint));
         }
-        let matrices = plan.sources.iter().filter(|source| is_multiplied(source));
+        let matrices = plan.sources.iter().filter(|source| source.is_multiplied());
         Ok(Self {
             files: Arc::new(files.clone()),
             sources: matrices.map(|s| (s.role.clone(), s.clone())).collect(),
@@ -157,21 +157,9 @@ impl StoredMatrices {
     }
 }
 
-/// The word table's role.
-pub(crate) const WORDS: &str = "embeddings.word.weight";
-
-/// Returns whether a parameter is a linear layer's weight, or the token embeddings, whose rows a packed weight can return
-/// too. Other tables are read as tensors.
-pub(crate) fn is_multiplied(source: &StoredParameter) -> bool {
-    let role = &source.role;
-    source.shape.len() == 2
-        && role.ends_with(".weight")
-        && (!role.contains("embeddings.") || role.ends_with(WORDS))
-}
-
 /// Returns the fewest bits for each element in a parameter when it is packed as stored.
 pub(crate) fn least_bits(files: &TensorFiles, source: &StoredParameter) -> f64 {
-    if !is_multiplied(source) {
+    if !source.is_multiplied() {
         return 32.0;
     }
     match coding(files, source) {

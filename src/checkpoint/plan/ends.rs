@@ -4,7 +4,7 @@ use candle_nn::VarBuilder;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
-use crate::checkpoint::plan::source::StoredParameter;
+use crate::checkpoint::plan::source::{StoredParameter, WORDS};
 use crate::checkpoint::plan::tied::{Copies, add_copies};
 use crate::checkpoint::plan::{Missing, Request, candidates, recorded};
 use crate::checkpoint::scheme::{Family, ModelPlace, Rule, matches};
@@ -322,9 +322,6 @@ fn with_embeddings(family: &Family, json: &ConfigJson, stack: &StackConfig) -> R
     };
     Ok(ModelConfig::new(read(json, stack)?, stack.clone()))
 }
-
-/// The token embeddings' role.
-const WORDS: &str = "embeddings.word.weight";
 
 /// Returns the table with further names for the token embeddings, if `config.json` ties them: a file with one copy of a tied
 /// tensor may have it under any of its names.

@@ -2,12 +2,9 @@
 
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::loader::stored::least_bits;
-use crate::checkpoint::plan::source::StoredParameter;
+use crate::checkpoint::plan::source::{StoredParameter, WORDS};
 use crate::checkpoint::scheme::ModelPlace;
 use crate::config::Precision;
-
-/// The token embeddings' role.
-const WORDS: &str = "embeddings.word.weight";
 
 /// The parameters to load, and the form in which they are kept.
 pub(crate) struct LeastMemory<'s> {

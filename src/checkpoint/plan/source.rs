@@ -12,6 +12,9 @@ use crate::config::{StackConfig, rank_range};
 use crate::error::{Error, Result};
 use crate::memory::check_next;
 
+/// The role of the token embeddings.
+pub(crate) const WORDS: &str = "embeddings.word.weight";
+
 /// One parameter's location on disk.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredParameter {
@@ -54,6 +57,15 @@ pub(crate) struct Cut {
 }
 
 impl StoredParameter {
+    /// Returns whether a parameter is a linear layer's weight, or the token embeddings, whose rows a packed weight can return
+    /// too. Other tables are read as tensors.
+    pub fn is_multiplied(&self) -> bool {
+        let role = &self.role;
+        self.shape.len() == 2
+            && role.ends_with(".weight")
+            && (!role.contains("embeddings.") || role.ends_with(WORDS))
+    }
+
     /// Returns the file that contains the tensor.
     pub fn path(&self, files: &TensorFiles) -> PathBuf {
         let info = files.info(&self.name);

@@ -7,50 +7,18 @@ use candle_blocks_kernels::attention::{
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::bias_tensor::BiasTensor;
-use super::constants::Constants;
 use super::dropout::{Mask, with_marks};
+use super::engine::Engine;
 use super::kernels::{Data, Reading};
-use super::relative_scores::{Relative, RelativeTerms, Term};
-use super::tape::{Engine, Reads, Slot, Taped};
+use super::mixing::Mixing;
+use super::relative_scores::{RelativeTerms, Term};
+use super::slot::Slot;
+use super::tape::{Reads, Taped};
 use super::value::{Value, on_either};
-use super::visible::{Reach, Visible, check_keep};
+use super::visible::{Reach, check_keep};
 use super::{backward::BackwardPass, numbers::Numbers};
 
 const OP: &str = "attention";
-
-/// The parameters of an attention call.
-#[derive(Clone, Copy)]
-pub(crate) struct Mixing<'a> {
-    /// Sequence count.
-    pub batch: usize,
-    /// Queries per sequence.
-    pub queries: usize,
-    /// Keys per sequence.
-    pub keys: usize,
-    /// Query head count, a multiple of `n_kv_heads`. Heads that share a key/value head are consecutive.
-    pub n_heads: usize,
-    /// Key and value head count.
-    pub n_kv_heads: usize,
-    /// A factor on the queries.
-    pub scale: f64,
-    /// A soft cap on the scores: `soft_cap · tanh(score / soft_cap)`.
-    pub soft_cap: Option<f64>,
-    /// Biases that are added to the scores in this order.
-    pub biases: &'a [BiasTensor],
-    /// Relative position scores, which are added before the biases.
-    pub relative: Option<Relative<'a>>,
-    /// Attention sinks: for each query head one score that takes part in the softmax but has no value, `[n_heads]`,
-    /// in the queries' type.
-    pub sinks: Option<&'a Tensor>,
-    /// The keys visible to each query.
-    pub visible: &'a Visible<'a>,
-    /// True if a bias may hide keys with `-inf`.
-    pub has_mask: bool,
-    /// Device constants that all attention layers in a pass share.
-    pub constants: &'a Constants,
-    /// A dropout mask `[batch, n_heads, queries, keys]`, and the dropout probability.
-    pub dropout: Option<(&'a Tensor, f64)>,
-}
 
 impl Value {
     /// Computes `dropout(softmax(cap(scale · q·kᵀ) + biases))·v` per head, for the queries `self`.
@@ -121,39 +89,6 @@ fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
     relative.try_for_each(|relative| relative.check(operands[0], mixing))?;
     let mut biases = mixing.biases.iter();
     biases.try_for_each(|bias| bias.check(all))
-}
-
-/// Checks a bias's shape.
-///
-/// # Errors
-/// If it does not broadcast to `[batch, n_heads, queries, keys]`.
-pub(crate) fn check_broadcast(dims: &[usize], to: [usize; 4]) -> Result<()> {
-    let fits = |dims: [usize; 4]| dims.iter().zip(to).all(|(&dim, n)| dim == 1 || dim == n);
-    if !four(dims).is_some_and(fits) {
-        bail!(
-            "additive mask: has shape {dims:?}, expected a shape that broadcasts to [batch, n_heads, queries, keys] = {to:?}"
-        );
-    }
-    Ok(())
-}
-
-/// Returns up to four dimensions, padded with leading ones.
-#[doc(hidden)]
-pub fn four(dims: &[usize]) -> Option<[usize; 4]> {
-    let mut all = [1; 4];
-    all[4usize.checked_sub(dims.len())?..].copy_from_slice(dims);
-    Some(all)
-}
-
-/// Returns a contiguous tensor's strides, with 0 along broadcast dimensions.
-pub(crate) fn broadcast_strides(dims: [usize; 4]) -> [usize; 4] {
-    let mut stride = 1;
-    let mut strides = dims.map(|_| 0);
-    for (to, dim) in strides.iter_mut().zip(dims).rev() {
-        *to = if dim == 1 { 0 } else { stride };
-        stride *= dim;
-    }
-    strides
 }
 
 impl Taped<Cpu> {

@@ -4,11 +4,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Result, Tensor, bail};
 
+use super::engine::Engine;
 use super::gradients::{is_collecting, stopped_by};
 use super::graph::Backward;
 use super::ranks::Ranks;
-use super::tape::{Engine, Made, Slot};
+use super::slot::Slot;
 use super::versions::{CHANGED, Version};
+
+/// The backward pass for one step: adds the inputs' gradients to the pass, given the result's gradient.
+pub(crate) type Step<E> =
+    dyn Fn(&mut BackwardPass<E>, <E as Engine>::Output) -> Result<()> + Send + Sync;
+
+/// A step, with its result's place and dimensions.
+pub(crate) type Made<E> = (usize, Vec<usize>, Arc<Step<E>>);
 
 /// A finished tape.
 #[doc(hidden)]

@@ -3,7 +3,6 @@
 use candle_blocks_kernels::attention::BiasLayout;
 use candle_core::{D, DType, Device, Result, Tensor, bail};
 
-use super::attention::{broadcast_strides, check_broadcast, four};
 use super::constants::uploaded;
 
 /// A bias that is added to attention scores.
@@ -111,4 +110,36 @@ impl BiasTensor {
         let rows = rows.reshape((1, n_heads, queries, distances - 1))?;
         rows.narrow(3, 0, keys)?.contiguous()
     }
+}
+
+/// Checks a bias's shape.
+///
+/// # Errors
+/// If it does not broadcast to `[batch, n_heads, queries, keys]`.
+fn check_broadcast(dims: &[usize], to: [usize; 4]) -> Result<()> {
+    let fits = |dims: [usize; 4]| dims.iter().zip(to).all(|(&dim, n)| dim == 1 || dim == n);
+    if !four(dims).is_some_and(fits) {
+        bail!(
+            "additive mask: has shape {dims:?}, expected a shape that broadcasts to [batch, n_heads, queries, keys] = {to:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Returns up to four dimensions, padded with leading ones.
+pub(super) fn four(dims: &[usize]) -> Option<[usize; 4]> {
+    let mut all = [1; 4];
+    all[4usize.checked_sub(dims.len())?..].copy_from_slice(dims);
+    Some(all)
+}
+
+/// Returns a contiguous tensor's strides, with 0 along broadcast dimensions.
+fn broadcast_strides(dims: [usize; 4]) -> [usize; 4] {
+    let mut stride = 1;
+    let mut strides = dims.map(|_| 0);
+    for (to, dim) in strides.iter_mut().zip(dims).rev() {
+        *to = if dim == 1 { 0 } else { stride };
+        stride *= dim;
+    }
+    strides
 }

@@ -31,10 +31,11 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::array::Array;
 use super::backward::BackwardPass;
+use super::engine::Engine;
 use super::gradients::handed_over_from_device;
 use super::graph::NodeResult;
-use super::tape::{Engine, Slot, Taped};
-use super::value::Value;
+use super::slot::Slot;
+use super::tape::Taped;
 
 pub(crate) use adamw::TOGETHER;
 #[doc(hidden)]
@@ -85,15 +86,8 @@ impl Engine for Composed {
         data.reshape(dims)
     }
 
-    fn copied(of: &Taped<Self>) -> Result<Array> {
-        of.view()?.contiguous()
-    }
-
-    fn of(value: &Value) -> Option<&Taped<Self>> {
-        match value {
-            Value::Composed(value) => Some(value),
-            Value::Kernels(_) => None,
-        }
+    fn copied(data: &Array, of: &Slot, dims: &[usize]) -> Result<Array> {
+        view(data, of, dims)?.contiguous()
     }
 
     fn tensor(data: Array, dims: &[usize]) -> Result<Tensor> {
@@ -155,12 +149,17 @@ impl Engine for Composed {
 impl Taped<Composed> {
     /// Returns the value's own columns.
     fn view(&self) -> Result<Array> {
-        if self.slot.is_whole() {
-            return Ok(self.data.clone());
-        }
-        let (last, columns) = (self.dims().len() - 1, &self.slot.columns);
-        self.data.narrow(last, columns.start, columns.len())
+        view(&self.data, &self.slot, self.dims())
     }
+}
+
+/// Returns a value's own columns.
+fn view(data: &Array, of: &Slot, dims: &[usize]) -> Result<Array> {
+    if of.is_whole() {
+        return Ok(data.clone());
+    }
+    let (last, columns) = (dims.len() - 1, &of.columns);
+    data.narrow(last, columns.start, columns.len())
 }
 
 /// Adds the gradient for a range of rows or columns. `of` holds the direction and the total count.

@@ -7,9 +7,11 @@ use candle_blocks_kernels::Cpu;
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::array::Array;
+use super::engine::Engine;
 use super::kernels::{Data, same_type, same_types};
 use super::numbers::{Number, Numbers, widened};
-use super::tape::{Engine, Reads, Slot, Taped};
+use super::slot::Slot;
+use super::tape::{Reads, Taped};
 use super::value::{Value, on_either};
 use crate::config::Activation;
 

@@ -9,9 +9,11 @@ use candle_core::{DType, Device, Layout, Result, Storage, Tensor, bail};
 
 use super::backward::BackwardPass;
 use super::cpu::{cpu, with_team};
+use super::engine::Engine;
 use super::graph::NodeResult;
-use super::tape::{Engine, Reads, Slot, Taped};
-use super::{gradients::handed_over, numbers::Numbers, value::Value};
+use super::slot::Slot;
+use super::tape::{Reads, Taped};
+use super::{gradients::handed_over, numbers::Numbers};
 
 /// Values that a step reads.
 #[derive(Clone)]
@@ -71,18 +73,11 @@ impl Engine for Cpu {
         Ok(data)
     }
 
-    fn copied(of: &Taped<Self>) -> Result<Numbers> {
-        let mut numbers = Numbers::new(of.dtype(), of.elem_count())?;
-        let (width, columns) = (of.slot.width, of.slot.columns.clone());
-        copy_columns(of.data.read().slice(), width, columns, &mut numbers);
+    fn copied(data: &Data, of: &Slot, dims: &[usize]) -> Result<Numbers> {
+        let mut numbers = Numbers::new(Self::dtype(data), dims.iter().product())?;
+        let (width, columns) = (of.width, of.columns.clone());
+        copy_columns(data.read().slice(), width, columns, &mut numbers);
         Ok(numbers)
-    }
-
-    fn of(value: &Value) -> Option<&Taped<Self>> {
-        match value {
-            Value::Kernels(value) => Some(value),
-            Value::Composed(_) => None,
-        }
     }
 
     fn tensor(data: Data, dims: &[usize]) -> Result<Tensor> {

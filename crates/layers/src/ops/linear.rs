@@ -4,8 +4,9 @@ use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::products::{Added, Matrix, multiply, multiply_rounded};
 use candle_core::{DType, Result, Tensor, bail};
 
+use super::engine::Engine;
 use super::numbers::Numbers;
-use super::tape::{Engine, Reads, Taped, check_float};
+use super::tape::{Reads, Taped, check_float};
 use super::value::{Value, on_either};
 use super::weight::Weight;
 use crate::config::Precision;

@@ -29,6 +29,7 @@
 mod activation;
 #[doc(hidden)]
 pub mod adamw;
+mod among_ranks;
 mod array;
 mod attention;
 mod backward;
@@ -40,6 +41,7 @@ mod cpu;
 mod cross_entropy;
 mod dropout;
 mod elements;
+mod engine;
 mod experts;
 mod gradients;
 mod graph;
@@ -48,6 +50,8 @@ mod kernels;
 mod largest;
 mod ledger;
 mod linear;
+mod mixing;
+mod moments;
 mod mse;
 mod norm;
 mod numbers;
@@ -57,6 +61,7 @@ mod peak;
 mod ranks;
 mod relative_scores;
 mod rotary;
+mod slot;
 mod softmax;
 mod tape;
 mod value;
@@ -71,10 +76,9 @@ pub use candle_blocks_kernels::memory::Keeper as MemoryKeeper;
 pub use activation::activate;
 pub(crate) use activation::activation_kernel;
 #[doc(hidden)]
-pub use adamw::{Moments, ParameterStep, Update, adamw, moment_dtype, sum_of_squares};
+pub use adamw::{Update, adamw, sum_of_squares};
 #[doc(hidden)]
 pub use array::wide;
-pub(crate) use attention::Mixing;
 #[doc(hidden)]
 pub use bias_tensor::BiasTensor;
 pub(crate) use composed::{Chooser, GroupedLinear, Groups, has_grouped_kernel};
@@ -92,6 +96,9 @@ pub(crate) use largest::{keep_largest, quantile};
 pub(crate) use ledger::asked;
 pub use ledger::{Operation, recorded};
 pub use linear::linear;
+pub(crate) use mixing::{Mixing, Relative};
+#[doc(hidden)]
+pub use moments::{Moments, ParameterStep, moment_dtype};
 pub use mse::mse;
 pub use norm::norm;
 pub(crate) use norm::norm_kernel;
@@ -99,7 +106,6 @@ pub use peak::peak_flops;
 pub(crate) use peak::weight_format;
 #[doc(hidden)]
 pub use ranks::{Partial, RankOf, Ranks, mark_parts, part_of};
-pub(crate) use relative_scores::Relative;
 pub use rotary::rotate;
 pub(crate) use softmax::SoftmaxInput;
 pub use softmax::softmax;

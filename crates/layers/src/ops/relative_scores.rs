@@ -4,29 +4,16 @@ use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::attention::{ContentOf, HeadRows, RelativeScores};
 use candle_core::{DType, Result, bail};
 
-use super::attention::Mixing;
 use super::backward::BackwardPass;
+use super::engine::Engine;
 use super::kernels::Data;
+use super::mixing::{Mixing, Relative};
 use super::numbers::Numbers;
-use super::tape::{Engine, Slot, Taped};
-use super::value::Value;
+use super::slot::Slot;
+use super::tape::Taped;
+use super::value::{Routed, Value};
 
 const OP: &str = "relative scores";
-
-/// Position scores for disentangled attention: `scale · (q · keys[row]ᵀ + k · queries[row]ᵀ)` per head, where `row`
-/// depends on the distance between query and key.
-#[derive(Clone, Copy)]
-#[doc(hidden)]
-pub struct Relative<'a> {
-    /// The position keys that queries are multiplied by, `[rows, n_heads · head_dim]`.
-    pub keys: Option<&'a Value>,
-    /// The position queries that keys are multiplied by.
-    pub queries: Option<&'a Value>,
-    /// The tables' row for each distance `query - key`, from `1 - seq` to `seq - 1`.
-    pub rows: &'a [u32],
-    /// Identifies the map.
-    pub name: &'a str,
-}
 
 /// A content, and the position table that it is multiplied by.
 pub(super) struct Term<V> {
@@ -65,7 +52,7 @@ impl<'a> Relative<'a> {
     }
 
     /// Returns the terms for queries and keys on a tape.
-    pub(super) fn terms<E: Engine>(
+    pub(super) fn terms<E: Routed>(
         &self,
         query: &Taped<E>,
         key: &Taped<E>,

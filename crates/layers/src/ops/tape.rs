@@ -10,7 +10,7 @@
 //! ```
 //!
 //! An [`Engine`] computes every step at once. If any input requires a gradient, the step's backward pass is
-//! recorded: a [`Step`], with its result's place. The backward pass runs the steps in reverse.
+//! recorded: a [`Step`](super::backward::Step), with its result's place. The backward pass runs the steps in reverse.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -19,67 +19,13 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Result, Tensor, TensorId, bail};
 
-use super::backward::{BackwardPass, Finished};
-use super::graph::{self, NodeResult};
+use super::backward::{BackwardPass, Finished, Made};
+use super::engine::Engine;
+use super::graph;
 use super::ranks::Ranks;
-use super::value::Value;
+use super::slot::Slot;
 use super::versions::Version;
 use crate::config::Precision;
-
-/// Computes a tape's steps.
-#[doc(hidden)]
-pub trait Engine: Copy + Send + Sync + 'static {
-    /// Values that a step reads. They live as long as its backward pass may read them too.
-    type Data: Clone + Send + Sync;
-    /// Values that a step computes: a value, or a gradient.
-    type Output: Into<Self::Data>;
-    /// The gradient so far for one value.
-    type Sum;
-
-    /// Creates the engine.
-    ///
-    /// # Errors
-    /// If the environment requests an unavailable instruction set or device.
-    fn new() -> Result<Self>;
-
-    /// Wraps a float tensor's data.
-    fn data(tensor: &Tensor) -> Result<Self::Data>;
-
-    fn dtype(data: &Self::Data) -> DType;
-
-    /// Returns a whole value's data in other dimensions.
-    fn reshaped(data: Self::Data, dims: &[usize]) -> Result<Self::Data>;
-
-    /// Copies a value's own columns.
-    fn copied(of: &Taped<Self>) -> Result<Self::Output>;
-
-    /// Returns the value if it is on a tape of this engine.
-    fn of(value: &Value) -> Option<&Taped<Self>>;
-
-    /// Returns a tensor for a value without a gradient.
-    fn tensor(data: Self::Data, dims: &[usize]) -> Result<Tensor>;
-
-    /// Returns a tape's result for candle's graph.
-    fn result(data: Self::Data, dims: &[usize]) -> Result<NodeResult>;
-
-    /// Returns zeros with these dimensions, in `like`'s type and on its device.
-    fn zeros(like: &Self::Output, dims: &[usize]) -> Result<Self::Output>;
-
-    /// Returns the gradient for the tape's output.
-    fn cotangent(tensor: &Tensor) -> Result<Self::Output>;
-
-    /// Adds to a value's gradient.
-    fn add(self, sum: &mut Option<Self::Sum>, to: &Slot, gradient: Self::Output) -> Result<()>;
-
-    /// Returns the gradient for a whole value with these dimensions.
-    fn total(sum: Self::Sum, dims: &[usize]) -> Result<Self::Output>;
-
-    /// Hands over a tensor's gradient: returns it for candle, or `None` if it is collected.
-    fn handed_over(gradient: Self::Output, of: &Tensor) -> Result<Option<Tensor>>;
-
-    /// Runs a backward pass's steps.
-    fn working<R>(work: impl FnOnce() -> R) -> R;
-}
 
 /// A value on a tape: rows, or some columns of them.
 #[doc(hidden)]
@@ -101,25 +47,6 @@ impl<E: Engine> Clone for Taped<E> {
         }
     }
 }
-
-/// The destination for a value's gradient: some columns in the gradient for all its rows.
-#[derive(Clone, Debug)]
-#[doc(hidden)]
-pub struct Slot {
-    /// The rows' place on the tape, or `None` if no gradient is required.
-    pub place: Option<usize>,
-    /// Columns in the rows.
-    pub width: usize,
-    /// The columns that are the value.
-    pub columns: Range<usize>,
-}
-
-/// The backward pass for one step: adds the inputs' gradients to the pass, given the result's gradient.
-pub(crate) type Step<E> =
-    dyn Fn(&mut BackwardPass<E>, <E as Engine>::Output) -> Result<()> + Send + Sync;
-
-/// A step, with its result's place and dimensions.
-pub(crate) type Made<E> = (usize, Vec<usize>, Arc<Step<E>>);
 
 /// The steps so far. Places are numbered in the order in which values came to the tape.
 struct Tape<E: Engine> {
@@ -181,21 +108,6 @@ impl<E: Engine> Tape<E> {
     }
 }
 
-impl Slot {
-    /// Returns a slot with all columns.
-    pub fn whole(place: Option<usize>, width: usize) -> Self {
-        Self {
-            place,
-            width,
-            columns: 0..width,
-        }
-    }
-
-    pub fn is_whole(&self) -> bool {
-        self.columns.len() == self.width
-    }
-}
-
 impl<E: Engine> Taped<E> {
     /// Starts a tape with its first value. Linear layers on it multiply in `precision`.
     pub fn begin(tensor: &Tensor, precision: Precision) -> Result<Self> {
@@ -234,12 +146,9 @@ impl<E: Engine> Taped<E> {
         Self::value(&self.tape, tensor)
     }
 
-    /// Returns another value on this one's tape: itself, or its tensor as a new value.
-    pub fn on_tape(&self, other: &Value) -> Result<Self> {
-        match E::of(other) {
-            Some(other) if Rc::ptr_eq(&self.tape, &other.tape) => Ok(other.clone()),
-            _ => self.beside(&other.clone().tensor()?),
-        }
+    /// Returns whether two values are on one tape.
+    pub fn shares_tape(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.tape, &other.tape)
     }
 
     /// Returns the place for the gradient of a parameter that a step reads with this value.
@@ -347,7 +256,7 @@ impl<E: Engine> Taped<E> {
             return Ok(self.clone());
         }
         let slot = self.slot.clone();
-        let copy = E::copied(self)?;
+        let copy = E::copied(&self.data, &slot, &self.dims)?;
         Ok(self.mapped(copy, &[slot.place], move |pass, dy| pass.add(&slot, dy)))
     }
 

@@ -8,6 +8,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use super::array::wide;
 use super::composed::Composed;
 use super::cpu::{Route, route, with_team};
+use super::engine::Engine;
 use super::tape::Taped;
 use crate::config::Precision;
 
@@ -29,6 +30,41 @@ macro_rules! on_either {
     };
 }
 pub(crate) use on_either;
+
+/// An engine of one of the two routes.
+#[doc(hidden)]
+pub trait Routed: Engine {
+    /// Returns the value if it is on a tape of this engine.
+    fn of(value: &Value) -> Option<&Taped<Self>>;
+}
+
+impl Routed for Cpu {
+    fn of(value: &Value) -> Option<&Taped<Self>> {
+        match value {
+            Value::Kernels(value) => Some(value),
+            Value::Composed(_) => None,
+        }
+    }
+}
+
+impl Routed for Composed {
+    fn of(value: &Value) -> Option<&Taped<Self>> {
+        match value {
+            Value::Composed(value) => Some(value),
+            Value::Kernels(_) => None,
+        }
+    }
+}
+
+impl<E: Routed> Taped<E> {
+    /// Returns another value on this one's tape: itself, or its tensor as a new value.
+    pub fn on_tape(&self, other: &Value) -> Result<Self> {
+        match E::of(other) {
+            Some(other) if self.shares_tape(other) => Ok(other.clone()),
+            _ => self.beside(&other.clone().tensor()?),
+        }
+    }
+}
 
 impl From<Taped<Cpu>> for Value {
     fn from(value: Taped<Cpu>) -> Self {

@@ -3,11 +3,12 @@
 use candle_core::{DType, Tensor};
 
 use super::comparison::{Comparison, Outcome};
+use super::epsilon::epsilon;
 use super::expected::{Expected, elements};
 use super::kept_rows::KeptRows;
 use super::pair::Pair;
 use super::peers::Peers;
-use super::tolerance::{Precisions, Tolerance, epsilon};
+use super::tolerance::{Precisions, Tolerance};
 
 /// Compares tensors with PyTorch's. Holds the rows to compare and the precision of the run.
 #[derive(Clone, Copy, Debug, Default)]

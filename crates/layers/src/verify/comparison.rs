@@ -5,7 +5,8 @@ use serde::Serialize;
 use super::expected::Expected;
 use super::json_float;
 use super::pair::Pair;
-use super::tolerance::{Tolerance, largest, median};
+use super::sizes::{largest, median};
+use super::tolerance::Tolerance;
 
 /// The outcome of a comparison. It is in [`Comparison::outcome`](crate::verify::Comparison::outcome).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::error::{Error, Result};
 
-use super::tolerance::epsilon;
+use super::epsilon::epsilon;
 
 /// PyTorch's result for a tensor, with its double-precision twin, which counts as exact.
 /// Pass it to [`Comparer::compare`](crate::verify::Comparer::compare).

@@ -13,6 +13,7 @@
 
 mod compare;
 mod comparison;
+mod epsilon;
 mod expected;
 mod fixture;
 mod json_float;
@@ -21,6 +22,7 @@ mod names;
 mod pair;
 mod peers;
 mod report;
+mod sizes;
 mod tolerance;
 
 use std::collections::HashMap;

@@ -6,7 +6,7 @@
 
 use super::expected::{Expected, elements};
 use super::kept_rows::KeptRows;
-use super::tolerance::{largest, median};
+use super::sizes::{largest, median};
 
 /// A bound on a gradient's error from its peers, the fixture's other gradients.
 #[derive(Clone, Copy, Debug)]

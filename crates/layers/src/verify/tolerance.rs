@@ -5,9 +5,9 @@
 //! pass. A bound that a tensor of zeros would pass proves nothing, and is refused, unless the tensor is pure
 //! rounding noise in PyTorch's own precision, such as a key bias's gradient.
 
-use candle_core::DType;
 use serde::Serialize;
 
+use super::sizes::{largest, median};
 use super::{json_float, peers::Peers};
 
 /// The allowed ratio between our error and PyTorch's.
@@ -171,17 +171,6 @@ impl Tolerance {
     }
 }
 
-/// Returns the machine epsilon of a floating type for layers: the gap between 1 and the next value.
-pub(super) fn epsilon(dtype: DType) -> Option<f64> {
-    match dtype {
-        DType::BF16 => Some(half::bf16::EPSILON.to_f64()),
-        DType::F16 => Some(half::f16::EPSILON.to_f64()),
-        DType::F32 => Some(f64::from(f32::EPSILON)),
-        DType::F64 => Some(f64::EPSILON),
-        _ => None,
-    }
-}
-
 /// Returns the unit in the last place at `magnitude`, in a type with this epsilon and no smallest exponent.
 ///
 /// Subnormals are left out on purpose: their fixed spacing would be an absolute floor.
@@ -195,21 +184,6 @@ fn ulp(magnitude: f64, epsilon: f64) -> f64 {
         power /= 2.0;
     }
     epsilon * power
-}
-
-/// Returns the largest non-negative value. NaN counts as infinite.
-pub(super) fn largest(values: &[f64]) -> f64 {
-    let rank = |&v: &f64| if v.is_nan() { f64::INFINITY } else { v };
-    values.iter().map(rank).fold(0.0, f64::max)
-}
-
-/// Returns the median (the upper one for an even count), or 0 for no values.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
-    if values.is_empty() {
-        return 0.0;
-    }
-    let middle = values.len() / 2;
-    *values.select_nth_unstable_by(middle, f64::total_cmp).1
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@
 
 use std::path::PathBuf;
 
-use crate::checkpoint::adapters::merged::{Change, Factors, Lies, Placed, compute};
+use crate::checkpoint::adapters::lies::Lies;
+use crate::checkpoint::adapters::merged::{Change, Factors, Placed, compute};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::checkpoint::report::AppliedAdapter;

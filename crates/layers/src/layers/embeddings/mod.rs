@@ -1,5 +1,7 @@
 //! Embeddings of tokens, images and audio.
 
+mod input;
+mod lookup;
 mod patches;
 mod positions;
 mod resized;
@@ -8,9 +10,10 @@ mod spectrum;
 mod token_dropout;
 mod tokens;
 
+pub use input::Tokens;
 pub use patches::PatchEmbeddings;
 pub use spectrum::SpectrumEmbeddings;
-pub use tokens::{TokenEmbeddings, Tokens};
+pub use tokens::TokenEmbeddings;
 
 use candle_core::{Result, bail};
 

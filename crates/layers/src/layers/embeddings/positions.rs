@@ -5,7 +5,8 @@ use candle_core::{Result, Tensor};
 use crate::Error;
 use crate::config::{CountedTokens, PositionTableConfig};
 
-use super::tokens::{Tokens, integers, looked_up};
+use super::input::{Tokens, integers};
+use super::lookup::looked_up;
 
 /// Returns the tokens that count as positions.
 pub(super) fn counts(

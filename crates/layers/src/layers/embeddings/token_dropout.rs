@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor};
 use crate::config::TokenDropout;
 use crate::ops;
 
-use super::tokens::{Tokens, integers};
+use super::input::{Tokens, integers};
 
 /// Sets rows with the mask token to 0, and scales the other rows by the share of mask tokens: `(1 - usual) / (1 -
 /// share)`.

@@ -1,6 +1,6 @@
 //! Token embeddings.
 
-use candle_core::{DType, Device, Module, ModuleT, Result, Tensor};
+use candle_core::{DType, Module, ModuleT, Result, Tensor};
 use candle_nn::Init;
 
 use crate::Error;
@@ -10,6 +10,8 @@ use crate::config::{
 };
 use crate::layers::{Dropout, DropoutSource, Linear, Norm, ParameterSource, Weight};
 
+use super::input::{Tokens, integers, shape};
+use super::lookup::{looked_up, row_numbers};
 use super::positions::{counts, positions, rows};
 use super::sines::sines;
 use super::token_dropout::{each_times, in_place_of_hidden};
@@ -30,38 +32,6 @@ pub struct TokenEmbeddings {
     norm: Option<Norm>,
     projection: Option<Linear>,
     pub(super) dropout: Dropout,
-}
-
-/// Token ids with token types, positions and mask, each `[batch, seq]` of any integer type.
-/// Pass them to [`TokenEmbeddings::forward_t`](crate::layers::TokenEmbeddings::forward_t).
-#[derive(Clone, Copy, Debug)]
-pub struct Tokens<'t> {
-    /// The name that errors give the ids.
-    pub name: &'static str,
-    /// The ids.
-    pub ids: &'t Tensor,
-    /// Token types. The default is 0.
-    pub types: Option<&'t Tensor>,
-    /// Positions. By default they are counted.
-    pub positions: Option<&'t Tensor>,
-    /// The padding mask: 1 = a real token, 0 = padding.
-    pub mask: Option<&'t Tensor>,
-    /// The number of tokens counted in earlier passes, for each sequence. Empty if there were none.
-    pub counted: &'t [u32],
-}
-
-impl<'t> Tokens<'t> {
-    /// Creates an input with only token ids.
-    pub fn new(ids: &'t Tensor) -> Self {
-        Self {
-            name: "input_ids",
-            ids,
-            types: None,
-            positions: None,
-            mask: None,
-            counted: &[],
-        }
-    }
 }
 
 impl TokenEmbeddings {
@@ -259,67 +229,6 @@ impl TokenEmbeddings {
             _ => Ok(counts.chunks_exact(seq).enumerate().map(sum).collect()),
         }
     }
-}
-
-fn shape(tokens: &Tokens) -> Result<(usize, usize)> {
-    match *tokens.ids.dims() {
-        [batch, seq] => Ok((batch, seq)),
-        ref found => {
-            let reason = format!("has shape {found:?}, expected [batch, seq]");
-            Err(Error::input(tokens.name, reason).into())
-        }
-    }
-}
-
-/// Returns the values of an integer input `[batch, seq]` (or `[1, seq]`, for every sequence), on the CPU.
-pub(super) fn integers(
-    name: &str,
-    tensor: &Tensor,
-    (batch, seq): (usize, usize),
-) -> Result<Vec<i64>> {
-    let fail = |reason| Err(Error::input(name, reason).into());
-    let (found, dtype) = (tensor.dims(), tensor.dtype());
-    if dtype.is_float() {
-        return fail(format!("is {dtype:?}, expected integers"));
-    }
-    if found != [batch, seq] && found != [1, seq] {
-        return fail(format!("has shape {found:?}, expected [{batch}, {seq}]"));
-    }
-    // On the CPU: CUDA and Metal do not convert every integer type.
-    let all = tensor.to_device(&Device::Cpu)?.to_dtype(DType::I64)?;
-    all.broadcast_as((batch, seq))?.flatten_all()?.to_vec1()
-}
-
-/// Looks up rows in a table, `[batch, seq, width]`.
-pub(super) fn looked_up(
-    name: &str,
-    table: &Tensor,
-    ids: &[i64],
-    (batch, seq): (usize, usize),
-) -> Result<Tensor> {
-    let (n_rows, width) = table.dims2()?;
-    let ids = row_numbers(name, n_rows, ids, seq)?;
-    let ids = Tensor::from_vec(ids, batch * seq, table.device())?;
-    table.index_select(&ids, 0)?.reshape((batch, seq, width))
-}
-
-/// Converts the ids of sequences with `seq` tokens to row indices.
-///
-/// # Errors
-/// If an id is not below `n_rows`.
-fn row_numbers(name: &str, n_rows: usize, ids: &[i64], seq: usize) -> Result<Vec<u32>> {
-    let fits = |id: &i64| usize::try_from(*id).is_ok_and(|id| id < n_rows);
-    if let Some(at) = ids.iter().position(|id| !fits(id)) {
-        let reason = format!(
-            "holds {} at [{}, {}], but the table has {n_rows} rows: expected 0 to {}",
-            ids[at],
-            at / seq,
-            at % seq,
-            n_rows.saturating_sub(1)
-        );
-        return Err(Error::input(name, reason).into());
-    }
-    Ok(ids.iter().map(|&id| id as u32).collect())
 }
 
 /// Returns `x` `[batch or 1, seq, width]` with the gradient of one table `row` cut off.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::Array;
-use crate::ops::adamw::{Moments, ParameterStep};
+use crate::ops::moments::{Moments, ParameterStep};
 
 /// The maximum element count in one array. A larger tensor stays alone. A step holds about eight arrays with this
 /// length besides the moments, half a gigabyte in f32. Each operation then moves about 200 MB, beside which its

@@ -2,11 +2,13 @@
 
 use candle_core::Result;
 
-use crate::ops::attention::{Mixing, four};
+use crate::ops::bias_tensor::four;
 use crate::ops::constants::Hidden;
+use crate::ops::mixing::Mixing;
 use crate::ops::relative_scores::Term;
+use crate::ops::slot::Slot;
 use crate::ops::softmax::SoftmaxInput;
-use crate::ops::tape::{Reads, Slot};
+use crate::ops::tape::Reads;
 
 use super::elements::dropped;
 use super::softmax::{slope, softmax};

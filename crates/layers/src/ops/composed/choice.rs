@@ -4,7 +4,11 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::Array;
 use crate::config::{ExpertGroups, RoutingConfig};
-use crate::ops::{composed::Composed, experts::ExpertColumns, tape::Engine, value::Value};
+use crate::ops::{
+    composed::Composed,
+    experts::ExpertColumns,
+    value::{Routed, Value},
+};
 
 /// Constants for expert selection on a device.
 #[derive(Clone, Debug)]

@@ -6,7 +6,8 @@ use super::{Array, Composed, Taped, blocks::Blocks};
 use crate::config::Precision;
 use crate::ops::constants::Constants;
 use crate::ops::cpu::{Backend, Route, backend, route};
-use crate::ops::tape::{Reads, Slot};
+use crate::ops::slot::Slot;
+use crate::ops::tape::Reads;
 use crate::ops::{experts::ExpertColumns, value::Value};
 
 /// Returns whether candle has a kernel that multiplies rows in this type by their experts' weights `[experts, d_out,

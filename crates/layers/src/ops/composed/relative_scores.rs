@@ -3,9 +3,9 @@
 use candle_blocks_kernels::attention::ContentOf;
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::ops::attention::Mixing;
-use crate::ops::relative_scores::{Relative, Term};
-use crate::ops::tape::Slot;
+use crate::ops::mixing::{Mixing, Relative};
+use crate::ops::relative_scores::Term;
+use crate::ops::slot::Slot;
 
 use super::{Array, Composed, Taped};
 

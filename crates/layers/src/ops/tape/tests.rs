@@ -2,7 +2,7 @@ use candle_core::{Device, Var};
 
 use super::*;
 use crate::config::{Activation, NormConfig};
-use crate::ops::{self, Route};
+use crate::ops::{self, Route, Value};
 
 /// Returns a float tensor whose elements all differ.
 fn variable(dims: &[usize], salt: f64, dtype: DType) -> Var {
