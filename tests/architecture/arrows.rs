@@ -90,10 +90,14 @@ fn files_of(folder: &str) -> Vec<SourceFile> {
         let text = fs::read_to_string(&path).unwrap();
         let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
         let mut imports = BTreeSet::new();
-        for import in imported(code) {
+        for (is_passed_on, import) in imported(code) {
             let Some(mut target) = resolved(&own, &import) else {
                 continue;
             };
+            // The face of a module, or a prelude, names items of others and uses none.
+            if is_passed_on {
+                continue;
+            }
             while !modules.contains(&target) {
                 target.pop();
             }
@@ -109,8 +113,9 @@ fn files_of(folder: &str) -> Vec<SourceFile> {
     paths.iter().cloned().map(file).collect()
 }
 
-/// Returns the paths in `use` declarations, with braces expanded, and the other paths that begin with `crate::`.
-fn imported(code: &str) -> Vec<Vec<String>> {
+/// Returns the paths in `use` declarations, with braces expanded, and the other paths that begin with `crate::`. True stands beside a
+/// path that the file only passes on.
+fn imported(code: &str) -> Vec<(bool, Vec<String>)> {
     let lines = code.lines().map(str::trim_start);
     let lines: Vec<&str> = lines.filter(|line| !line.starts_with("//")).collect();
     let code = lines.join("\n");
@@ -125,10 +130,12 @@ fn imported(code: &str) -> Vec<Vec<String>> {
         let text = format!("\n{statement}");
         let at = declared
             .iter()
-            .filter_map(|word| Some(text.rfind(word)? + word.len()))
+            .filter_map(|word| Some((text.rfind(word)? + word.len(), word.contains("pub"))))
             .max();
-        if let Some(at) = at {
-            expand(text[at..].trim(), &mut Vec::new(), &mut found);
+        if let Some((at, is_passed_on)) = at {
+            let mut paths = Vec::new();
+            expand(text[at..].trim(), &mut Vec::new(), &mut paths);
+            found.extend(paths.into_iter().map(|path| (is_passed_on, path)));
         }
     }
     for (at, _) in code.match_indices("crate::") {
@@ -136,7 +143,7 @@ fn imported(code: &str) -> Vec<Vec<String>> {
         if before.is_none_or(|c| !c.is_alphanumeric() && c != '_') {
             let is_path = |c: &char| c.is_alphanumeric() || *c == '_' || *c == ':';
             let path: String = code[at..].chars().take_while(is_path).collect();
-            found.push(path.split("::").map(str::to_string).collect());
+            found.push((false, path.split("::").map(str::to_string).collect()));
         }
     }
     found
@@ -354,7 +361,7 @@ fn planted_circles_are_found() {
         let own: Vec<String> = module.split("::").map(str::to_string).collect();
         let targets = imported(code)
             .into_iter()
-            .filter_map(|path| resolved(&own, &path));
+            .filter_map(|(_, path)| resolved(&own, &path));
         let imports = targets
             .map(|path| path[..path.len() - 1].to_vec())
             .collect();

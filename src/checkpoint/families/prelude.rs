@@ -2,14 +2,10 @@
 
 pub(super) use super::token_labels::{token, token_of_decoder};
 pub(super) use super::width_of_heads::attention_of;
+pub(super) use crate::checkpoint::keys::{initializer_range, masking::masked};
+pub(super) use crate::checkpoint::{config_json::ConfigJson, scheme::*};
+pub(super) use crate::{config::*, error::Result};
 pub(super) use serde_json::{Value, json};
-
-pub(super) use crate::checkpoint::keys::masking::masked;
-pub(super) use crate::{
-    checkpoint::{config_json::ConfigJson, keys::initializer_range, scheme::*},
-    config::*,
-    error::Result,
-};
 
 /// Returns the block with norms before and after each sublayer.
 pub(super) fn sandwich_block(mut block: BlockConfig) -> BlockConfig {

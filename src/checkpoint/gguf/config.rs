@@ -5,6 +5,7 @@ pub(crate) mod gemma;
 pub(crate) mod keys;
 pub(crate) mod rank;
 pub(crate) mod rope;
+pub(crate) mod sizes;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

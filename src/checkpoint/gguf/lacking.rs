@@ -1,4 +1,4 @@
-//! What the crate lacks for an architecture, for messages.
+//! Architectures that are not built in, and the feature that each lacks.
 
 use crate::checkpoint::scheme::matches;
 

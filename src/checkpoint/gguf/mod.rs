@@ -13,7 +13,6 @@ mod names;
 mod own_config;
 mod projections;
 mod save;
-mod sizes;
 mod unread;
 
 use std::collections::BTreeMap;
@@ -24,11 +23,11 @@ use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use serde_json::Value;
 
 use self::architecture::{Architecture, all};
+pub(super) use self::config::sizes::with_keys;
 use self::config::{Described, Keys};
 pub(super) use self::constants::add_absent;
 pub(super) use self::own_config::{open_config, open_named_config};
 pub(super) use self::save::{Dense, save};
-pub(super) use self::sizes::with_keys;
 use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
 #[cfg(feature = "text")]
 use crate::error::Error;

@@ -297,7 +297,7 @@ fn weights_as_in_the_publisher_s_own_code_are_refused_with_the_cure() -> Result<
         let mut files = files.clone();
         files.insert(name.into(), safetensors("w", 3, 100)?);
         let reason = refusal(Setup::new(files)?.hub().download())?;
-        for part in [name, "params.json", "convert_mistral_weights_to_hf.py"] {
+        for part in [name, "params.json", "convert_mistral_weights_to_hf"] {
             assert!(reason.contains(part), "{reason}");
         }
     }

@@ -55,7 +55,7 @@ pub(crate) fn read(file: &PositionedFile) -> error::Result<Header> {
     of_arrays(file, [(&*name, all)].into_iter())
 }
 
-/// Reads the headers of an archive's arrays; their names are the entries'.
+/// Reads the headers for an archive's arrays; their names are the entries'.
 pub(crate) fn read_archive(
     file: &PositionedFile,
     entries: &BTreeMap<String, StoredEntry>,

@@ -52,27 +52,27 @@ impl PickleValue {
     }
 }
 
-/// The storage of one or more tensors.
+/// A storage that one or more tensors view.
 #[derive(Debug)]
 pub(super) struct Storage {
-    /// The name of its archive entry.
+    /// Its archive entry's name.
     pub key: (PickleValue, usize),
     /// `None`: bytes for any dtype.
     pub dtype: Option<Dtype>,
 }
 
-/// A tensor as a strided view of a storage.
+/// A tensor as a strided view into a storage.
 #[derive(Debug)]
 pub(super) struct StridedView {
     pub storage: usize,
     pub dtype: Dtype,
-    /// The index of the first element.
+    /// The first element's index.
     pub first: usize,
     pub shape: Vec<usize>,
     pub strides: Vec<usize>,
 }
 
-/// The state of a pickle's reader.
+/// A pickle reader's state.
 pub(super) struct Pickle<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -83,7 +83,7 @@ pub(super) struct Pickle<'b> {
     pub lists: Vec<Vec<PickleValue>>,
     pub storages: Vec<Storage>,
     pub views: Vec<StridedView>,
-    /// The bytes of memory that values may still take.
+    /// How many bytes values may still take.
     budget: usize,
 }
 
@@ -111,7 +111,7 @@ impl<'b> Pickle<'b> {
         }
     }
 
-    /// Accounts for `n_bytes` more of memory.
+    /// Accounts for `n_bytes` more.
     pub fn take(&mut self, n_bytes: usize) -> Result<()> {
         let rest = self.budget.checked_sub(n_bytes);
         self.budget = rest.ok_or(
@@ -369,7 +369,7 @@ impl<'b> Pickle<'b> {
         Ok(PickleValue::Storage(self.storages.len() - 1))
     }
 
-    /// Returns the result of a call, computed here.
+    /// Returns a call's result, computed here.
     fn call(&mut self, function: PickleValue, arguments: PickleValue) -> Result<PickleValue> {
         let (mut function, mut arguments) = (function, arguments);
         if let (PickleValue::Function(TorchFunction::FromType), PickleValue::Tuple(list)) =

@@ -130,7 +130,7 @@ fn entries(
     }
 }
 
-/// Returns the number of entries and the directory's location.
+/// Returns how many entries there are, and the directory's location.
 fn directory(file: &PositionedFile) -> std::result::Result<(u64, StoredEntry), ZipFailure> {
     let len = file.len();
     let tail_bytes = len.min(END_BYTES + MAX_COMMENT_BYTES);
@@ -171,7 +171,7 @@ fn directory(file: &PositionedFile) -> std::result::Result<(u64, StoredEntry), Z
     Ok((n_entries, StoredEntry { offset, n_bytes }))
 }
 
-/// Returns the bytes of an entry that describes other entries.
+/// Returns the bytes in an entry that describes other entries.
 ///
 /// # Errors
 /// If it is larger than such entries are, or cannot be read.

@@ -1,4 +1,4 @@
-//! What computes a tape's steps.
+//! The engine that computes a tape's steps: the CPU's kernels or candle's operations.
 
 use candle_core::{DType, Result, Tensor};
 

@@ -1,4 +1,4 @@
-//! Where a value's gradient is added.
+//! A slot: the place at which a value's gradient is added.
 
 use std::ops::Range;
 

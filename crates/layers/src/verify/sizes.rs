@@ -1,4 +1,4 @@
-//! The sizes of numbers that tolerances compare.
+//! Sizes among errors: the largest and the median.
 
 /// Returns the largest non-negative value. NaN counts as infinite.
 pub(super) fn largest(values: &[f64]) -> f64 {

@@ -1,4 +1,4 @@
-//! Rows of a table, looked up by their numbers.
+//! Rows in a table, looked up by index.
 
 use candle_core::{Result, Tensor};
 

@@ -1,8 +1,8 @@
 //! Keys in a GGUF file that give a tensor's shape, for messages about tensors that do not fit.
 
-use super::config::Keys;
-use super::described;
 use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::gguf::config::Keys;
+use crate::checkpoint::gguf::described;
 use crate::error::{Error, Result};
 
 /// Parts of a tensor's name, and keys that decide whether there is such a tensor, and its shape. The first line that fits counts.
