@@ -200,7 +200,7 @@ impl Hub {
         /// Sets how long to wait for each piece of a file; by default `HF_HUB_DOWNLOAD_TIMEOUT`, or 10 s. A server that
         /// sends nothing for this long is an error. A large file may take any time.
         download_timeout(time: Duration) => download_timeout = Some(time);
-        /// Sets a progress handler. It is called from another thread and should not block.
+        /// Sets a progress handler. It is called between the pieces of a file, and should not block.
         progress(handler: impl Fn(&HubEvent<'_>) + Send + Sync + 'static) => progress = Some(Arc::new(handler));
     }
 
@@ -240,12 +240,6 @@ impl Hub {
 
     fn obtain(&self, wanted: Wanted<'_>) -> Result<PathBuf> {
         self.validate()?;
-        // The client panics on a thread of an asynchronous runtime, which may be the caller's.
-        let obtained = std::thread::scope(|scope| scope.spawn(|| self.obtain_here(wanted)).join());
-        obtained.unwrap_or_else(|panic| std::panic::resume_unwind(panic)) // the progress handler's
-    }
-
-    fn obtain_here(&self, wanted: Wanted<'_>) -> Result<PathBuf> {
         let folder = self.cache_dir.clone();
         let cache = Cache::new(
             &folder.unwrap_or_else(|| of_process().cache_dir()),

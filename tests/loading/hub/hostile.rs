@@ -92,6 +92,25 @@ fn another_commit_than_the_requested_one_is_refused_and_nothing_is_written() -> 
     Ok(())
 }
 
+/// The name of a template is a pattern, which a path out of the repository fits too.
+#[test]
+fn a_listed_template_outside_the_repository_is_left_out() -> Result<()> {
+    let mut files = single()?;
+    let outside = "additional_chat_templates/../../../../../escaped.jinja";
+    files.insert(outside.into(), b"hostile".to_vec());
+    let setup = Setup::new(files)?;
+    let folder = tempfile::tempdir()?;
+    let victim = folder.path().join("escaped.jinja");
+    std::fs::write(&victim, "precious")?;
+    let downloaded = setup
+        .hub()
+        .cache_dir(folder.path().join("cache"))
+        .download();
+    assert_eq!(std::fs::read(&victim)?, b"precious");
+    assert_eq!(contents(&downloaded?)?.len(), 3);
+    Ok(())
+}
+
 /// Without links each file keeps its own content.
 #[test]
 #[cfg(unix)]

@@ -44,20 +44,27 @@ pub(super) fn not_a_hub(host: &str, reason: impl Display) -> Failure {
 }
 
 /// Explains why there was no answer.
-pub(super) fn explain_transport(error: &reqwest::Error, host: &str) -> Failure {
-    if error.is_builder() {
-        return Failure::Refused(format!(
-            "no request can be made to {host}: {}; check HF_ENDPOINT or `Hub::endpoint`",
+pub(super) fn explain_transport(error: &ureq::Error, host: &str) -> Failure {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    use ureq::Error::{BadUri, Http, InvalidProxyUrl, Io, Protocol};
+    let ends = [
+        BrokenPipe,
+        ConnectionAborted,
+        ConnectionReset,
+        UnexpectedEof,
+    ];
+    match error {
+        BadUri(_) | Http(_) | InvalidProxyUrl => Failure::Refused(format!(
+            "no request can be made to {host}: {}; check HF_ENDPOINT, `Hub::endpoint` and the proxy settings",
             cause(error)
-        ));
+        )),
+        Protocol(_) => explain_cut(error, host),
+        Io(io) if ends.contains(&io.kind()) => explain_cut(error, host),
+        _ => Failure::Unreachable(format!(
+            "no connection to {host}: {}; check the network, the proxy settings and HF_ENDPOINT",
+            cause(error)
+        )),
     }
-    if !error.is_connect() {
-        return explain_cut(error, host);
-    }
-    Failure::Unreachable(format!(
-        "no connection to {host}: {}; check the network, the proxy settings and HF_ENDPOINT",
-        cause(error)
-    ))
 }
 
 /// "The connection was cut."

@@ -1,16 +1,22 @@
-//! Requests to the Hub, with the token, the time limits and the retries of `huggingface_hub`.
+//! Requests to the Hub, which hf-hub sends: its client, the token's header and the user agent. The addresses, the checks, the
+//! redirects, the time limits and the retries are ours, because hf-hub has none of them outside its own downloads, which write to
+//! paths that a server chooses (docs/choices.md).
 //!
 //! No name from a response reaches the disk unchecked: [`Http::etag`].
 
 use std::io::{self, Read};
 use std::time::Duration;
 
-use reqwest::blocking::{Client, Response};
-use reqwest::header::{AUTHORIZATION, ETAG, HeaderMap, HeaderValue, LINK, LOCATION};
-use reqwest::{Method, StatusCode, Url, redirect};
+use hf_hub::api::sync::{ApiBuilder, ApiRepo};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
+use ureq::http::header::{AUTHORIZATION, ETAG, LINK, LOCATION};
+use ureq::http::{HeaderMap, Response, StatusCode, Uri};
+use ureq::tls::{RootCerts, TlsConfig};
+use ureq::{Agent, Body, Error};
 
 use super::Hub;
+use super::environment::of_process;
 use super::explain::{Failure, explain_answer, explain_cache, explain_transport, not_a_hub};
 use super::limits::{Limits, TimeLimit};
 use super::names::{is_commit, is_file_name};
@@ -25,75 +31,75 @@ const MAX_ANSWER: u64 = 1 << 26;
 /// Retries for a request, and the pause before the first one.
 const RETRIES: (usize, Duration) = (5, Duration::from_millis(100));
 
-/// Selects the redirects that a request follows.
+/// The characters that stay as they are in a segment of an address, as in Python.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// The part of an answer that a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Follow {
-    All,
-    /// Follows redirects within the Hub, to a repository's new name. A redirect to a file's content is the answer: its
-    /// headers describe the file.
-    Undescribed,
+enum Ask {
+    /// The body, wherever redirects lead.
+    Body,
+    /// The headers alone. Redirects within the Hub, to a repository's new name, are followed. A redirect to a file's content
+    /// is the answer: its headers describe the file.
+    Headers,
 }
 
 /// A client for one Hub.
 pub(super) struct Http<'a> {
     hub: &'a Hub,
-    endpoint: Url,
-    authorization: Option<HeaderValue>,
-    /// The client for metadata requests.
-    asking: (Client, TimeLimit),
-    /// The client for file contents.
-    loading: (Client, TimeLimit),
+    endpoint: String,
+    /// hf-hub's client, for bodies.
+    repo: ApiRepo,
+    /// Sends what hf-hub cannot: a request for headers alone.
+    agent: Agent,
+    limits: Limits,
 }
 
 impl<'a> Http<'a> {
     pub(super) fn new(hub: &'a Hub) -> Result<Self, Failure> {
-        let address = hub.endpoint.clone();
-        let address = address
-            .or_else(|| std::env::var("HF_ENDPOINT").ok())
-            .unwrap_or_else(|| DEFAULT_ENDPOINT.into());
-        let endpoint = Url::parse(&address).map_err(|error| {
+        let endpoint = hub.endpoint.clone();
+        let endpoint = endpoint.or_else(|| std::env::var("HF_ENDPOINT").ok());
+        let endpoint = endpoint.unwrap_or_else(|| DEFAULT_ENDPOINT.into());
+        let refused = |reason: &str| {
             Failure::Refused(format!(
-                "the Hub's address is not a URL ({error}); correct HF_ENDPOINT or `Hub::endpoint`"
+                "the Hub's address is not a URL ({reason}); correct HF_ENDPOINT or `Hub::endpoint`"
             ))
-        })?;
-        let authorization = hub.token_or_environment().and_then(|token| {
-            let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
-            value.set_sensitive(true);
-            Some(value)
-        });
-        let limits = Limits::of(hub, |name| std::env::var(name).ok())?;
-        let client = |limit: &TimeLimit| {
-            Client::builder()
-                .user_agent(concat!("candle-blocks/", env!("CARGO_PKG_VERSION")))
-                .redirect(redirect::Policy::none())
-                .timeout(limit.time)
-                .build()
-                .map_err(|error| explain_transport(&error, endpoint.as_str()))
         };
+        let address = endpoint.parse::<Uri>();
+        if !is_web(&address.map_err(|error| refused(&error.to_string()))?) {
+            return Err(refused("it does not begin with https:// or http://"));
+        }
+        let endpoint = endpoint.trim_end_matches('/').to_string();
+        // Without its cache's methods, hf-hub writes nothing there.
+        let api = ApiBuilder::from_cache(hf_hub::Cache::new(of_process().cache_dir()))
+            .with_endpoint(endpoint.clone())
+            .with_token(hub.token_or_environment())
+            .with_user_agent("candle-blocks", env!("CARGO_PKG_VERSION"))
+            .build()
+            .map_err(|error| refused(&error.to_string()))?;
         Ok(Self {
             hub,
-            authorization,
-            asking: (client(&limits.asking)?, limits.asking),
-            loading: (client(&limits.loading)?, limits.loading),
             endpoint,
+            repo: api.model(hub.repo.clone()),
+            agent: Agent::new_with_defaults(),
+            limits: Limits::of(hub, |name| std::env::var(name).ok())?,
         })
     }
 
     /// Returns the Hub's address, for messages.
     pub(super) fn endpoint(&self) -> &str {
-        self.endpoint.as_str().trim_end_matches('/')
+        &self.endpoint
     }
 
     /// Returns a revision's commit.
     pub(super) fn commit(&self, revision: &str) -> Result<String, Failure> {
-        let repo = self.hub.repo.split('/');
-        let url = self.url(
-            ["api", "models"]
-                .into_iter()
-                .chain(repo)
-                .chain(["revision", revision]),
-        );
-        let answer = self.ask(url)?.0;
+        let answer = self
+            .ask(self.url("api/models/", "/revision", [revision], "")?)?
+            .0;
         let sha = answer.get("sha").and_then(Value::as_str);
         sha.filter(|sha| is_commit(sha)).map(String::from).ok_or_else(|| {
             Failure::Refused(format!(
@@ -105,14 +111,7 @@ impl<'a> Http<'a> {
 
     /// Returns path and size of every file in a commit. Other kinds of entries are left out, as in Python.
     pub(super) fn files(&self, commit: &str) -> Result<Vec<(String, u64)>, Failure> {
-        let repo = self.hub.repo.split('/');
-        let mut url = self.url(
-            ["api", "models"]
-                .into_iter()
-                .chain(repo)
-                .chain(["tree", commit]),
-        );
-        url.set_query(Some("recursive=true"));
+        let mut url = self.url("api/models/", "/tree", [commit], "?recursive=true")?;
         let mut files = Vec::new();
         for _ in 0..MAX_PAGES {
             let (page, next) = self.ask(url)?;
@@ -146,13 +145,8 @@ impl<'a> Http<'a> {
     ///
     /// Otherwise a server could write and overwrite files anywhere.
     pub(super) fn etag(&self, commit: &str, file: &str) -> Result<String, Failure> {
-        let (response, _) = self.send(
-            &self.asking,
-            &Method::HEAD,
-            self.file_url(commit, file),
-            Follow::Undescribed,
-            Some(file),
-        )?;
+        let url = self.file_url(commit, file)?;
+        let response = self.send(Ask::Headers, url, &self.limits.asking, Some(file))?;
         let headers = response.headers();
         let named = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let refused = |header: &str, value: Option<&str>, expected: &str| {
@@ -182,10 +176,13 @@ impl<'a> Http<'a> {
         size: u64,
         mut write: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), Failure> {
-        let url = self.file_url(commit, file);
-        let (response, _) = self.send(&self.loading, &Method::GET, url, Follow::All, Some(file))?;
+        let limit = &self.limits.loading;
+        let response = self.send(Ask::Body, self.file_url(commit, file)?, limit, Some(file))?;
         // One extra byte reveals a longer file; an endless stream must not fill the disk.
-        let mut body = response.take(size.saturating_add(1));
+        let mut body = response
+            .into_body()
+            .into_reader()
+            .take(size.saturating_add(1));
         let mut piece = vec![0; 1 << 17];
         let mut done = 0;
         loop {
@@ -194,7 +191,6 @@ impl<'a> Http<'a> {
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
-                    let limit = &self.loading.1;
                     return Err(limit.explain_read(&error, self.endpoint(), done, size));
                 }
             };
@@ -204,65 +200,54 @@ impl<'a> Http<'a> {
     }
 
     /// Returns an answer's JSON, and the address of its next page.
-    fn ask(&self, url: Url) -> Result<(Value, Option<Url>), Failure> {
-        let (response, _) =
-            self.send(&self.asking, &Method::GET, url.clone(), Follow::All, None)?;
-        let next = next_page(response.headers()).and_then(|next| url.join(next).ok());
+    fn ask(&self, url: Uri) -> Result<(Value, Option<Uri>), Failure> {
+        let limit = &self.limits.asking;
+        let response = self.send(Ask::Body, url.clone(), limit, None)?;
+        let next = next_page(response.headers()).and_then(|next| join(&url, next));
         let mut text = Vec::new();
-        let read = response.take(MAX_ANSWER).read_to_end(&mut text);
-        read.map_err(|error| {
-            self.asking
-                .1
-                .explain_read(&error, self.endpoint(), text.len() as u64, 0)
-        })?;
+        let mut body = response.into_body().into_reader().take(MAX_ANSWER);
+        let read = body.read_to_end(&mut text);
+        read.map_err(|error| limit.explain_read(&error, self.endpoint(), text.len() as u64, 0))?;
         let parsed = serde_json::from_slice(&text);
-        Ok((
-            parsed.map_err(|error| not_a_hub(self.endpoint(), error))?,
-            next,
-        ))
+        let parsed = parsed.map_err(|error| not_a_hub(self.endpoint(), error))?;
+        Ok((parsed, next))
     }
 
-    /// Returns the answer to a request after redirects and retries, and its address.
+    /// Returns the answer to a request after redirects and retries.
     fn send(
         &self,
-        (client, limit): &(Client, TimeLimit),
-        method: &Method,
-        mut url: Url,
-        follow: Follow,
+        ask: Ask,
+        mut url: Uri,
+        limit: &TimeLimit,
         file: Option<&str>,
-    ) -> Result<(Response, Url), Failure> {
+    ) -> Result<Response<Body>, Failure> {
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.tried(client, limit, method, &url)?;
-            let status = response.status();
-            let location = response.headers().get(LOCATION);
-            if let Some(location) = location.filter(|_| status.is_redirection()) {
-                let is_described = ["x-linked-etag", ETAG.as_str()]
-                    .iter()
-                    .any(|name| response.headers().contains_key(*name));
-                if follow == Follow::Undescribed && is_described {
-                    return Ok((response, url));
+            let response = self.tried(ask, &url, limit)?;
+            let (status, headers) = (response.status(), response.headers());
+            if let Some(location) = headers.get(LOCATION).filter(|_| status.is_redirection()) {
+                let described = ["x-linked-etag", ETAG.as_str()];
+                if ask == Ask::Headers && described.iter().any(|name| headers.contains_key(*name)) {
+                    return Ok(response);
                 }
-                let target = location
-                    .to_str()
-                    .ok()
-                    .and_then(|target| url.join(target).ok());
-                let is_web = |target: &Url| ["http", "https"].contains(&target.scheme());
-                url = target.filter(is_web).ok_or_else(|| {
-                    not_a_hub(
-                        self.endpoint(),
-                        format!("it redirects to {location:?}, which is not an address"),
-                    )
-                })?;
+                let target = location.to_str().ok();
+                url = target
+                    .and_then(|target| join(&url, target))
+                    .ok_or_else(|| {
+                        let reason =
+                            format!("it redirects to {location:?}, which is not an address");
+                        not_a_hub(self.endpoint(), reason)
+                    })?;
                 continue;
             }
             if status.is_success() {
-                return Ok((response, url));
+                return Ok(response);
             }
-            let code = header(response.headers(), "x-error-code");
-            let message = header(response.headers(), "x-error-message");
+            let code = header(headers, "x-error-code");
+            let message = header(headers, "x-error-message");
             let mut body = Vec::new();
             // A message that arrives incompletely counts as none.
-            let _ = response.take(1 << 16).read_to_end(&mut body);
+            let reader = response.into_body().into_reader();
+            let _ = reader.take(1 << 16).read_to_end(&mut body);
             let message = message.or_else(|| {
                 let body: Value = serde_json::from_slice(&body).ok()?;
                 Some(body.get("error")?.as_str()?.to_string())
@@ -284,32 +269,18 @@ impl<'a> Http<'a> {
     }
 
     /// Sends one request, and retries if that may help. A request that reached the time limit is not retried.
-    fn tried(
-        &self,
-        client: &Client,
-        limit: &TimeLimit,
-        method: &Method,
-        url: &Url,
-    ) -> Result<Response, Failure> {
-        let (times, mut pause) = self.hub.retry.unwrap_or(RETRIES);
-        let mut left = times;
+    fn tried(&self, ask: Ask, url: &Uri, limit: &TimeLimit) -> Result<Response<Body>, Failure> {
+        let (mut left, mut pause) = self.hub.retry.unwrap_or(RETRIES);
         loop {
-            let mut request = client.request(method.clone(), url.clone());
-            // Other hosts, to which the Hub redirects, must not see the token.
-            if let Some(token) = &self.authorization
-                && url.origin() == self.endpoint.origin()
-            {
-                request = request.header(AUTHORIZATION, token.clone());
-            }
-            let answer = request.send();
+            let answer = self.once(ask, url, limit);
             let is_final = match &answer {
                 Ok(response) => !may_pass(response.status()),
-                Err(error) => error.is_timeout() || error.is_builder(),
+                Err(error) => matches!(error, Error::Timeout(_) | Error::Http(_)),
             };
             if is_final || left == 0 {
-                return answer.map_err(|error| match error.is_timeout() {
-                    true => limit.explain_no_answer(&self.host(url)),
-                    false => explain_transport(&error, &self.host(url)),
+                return answer.map_err(|error| match error {
+                    Error::Timeout(_) => limit.explain_no_answer(&self.host(url)),
+                    error => explain_transport(&error, &self.host(url)),
                 });
             }
             left -= 1;
@@ -318,28 +289,87 @@ impl<'a> Http<'a> {
         }
     }
 
+    /// Sends one request of hf-hub's, or one for headers alone with what hf-hub would send.
+    fn once(&self, ask: Ask, url: &Uri, limit: &TimeLimit) -> Result<Response<Body>, Error> {
+        let mut request = self.repo.info_request().uri(url);
+        let mut headers = request.headers_ref().cloned().unwrap_or_default();
+        // Other hosts, to which the Hub redirects, must not see the token.
+        if !self.is_own(url) {
+            headers.remove(AUTHORIZATION);
+        }
+        if ask == Ask::Headers {
+            request = self.agent.head(url);
+        }
+        if let Some(sent) = request.headers_mut() {
+            *sent = headers;
+        }
+        // The system's certificates: a company's proxy may have its own.
+        let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier);
+        let request = request.config().tls_config(tls.build());
+        let request = request.http_status_as_error(false).max_redirects(0);
+        let request = request.max_redirects_will_error(false);
+        let time = Some(limit.time);
+        let request = request.timeout_resolve(time).timeout_connect(time);
+        let request = request.timeout_recv_response(time).timeout_per_read(time);
+        request.accept_encoding("identity").build().call()
+    }
+
+    /// Returns whether an address is on the Hub's own host.
+    fn is_own(&self, url: &Uri) -> bool {
+        let own = self.endpoint.parse::<Uri>();
+        own.is_ok_and(|own| own.scheme() == url.scheme() && own.authority() == url.authority())
+    }
+
     /// Returns a host's name for messages: the Hub's own address, or the host to which it redirected.
-    fn host(&self, url: &Url) -> String {
-        match url.origin() == self.endpoint.origin() {
-            true => self.endpoint().to_string(),
-            false => url.origin().ascii_serialization(),
+    fn host(&self, url: &Uri) -> String {
+        match (url.scheme(), url.authority()) {
+            (Some(scheme), Some(host)) if !self.is_own(url) => format!("{scheme}://{host}"),
+            _ => self.endpoint.clone(),
         }
     }
 
-    fn file_url(&self, commit: &str, file: &str) -> Url {
-        let repo = self.hub.repo.split('/');
-        self.url(repo.chain(["resolve", commit]).chain(file.split('/')))
+    fn file_url(&self, commit: &str, file: &str) -> Result<Uri, Failure> {
+        self.url(
+            "",
+            "/resolve",
+            [commit].into_iter().chain(file.split('/')),
+            "",
+        )
     }
 
-    /// Returns an address below the Hub's. Each segment is encoded; a revision with a slash is one segment.
-    fn url<'s>(&self, segments: impl Iterator<Item = &'s str>) -> Url {
-        let mut url = self.endpoint.clone();
-        // Fails only for addresses such as `mailto:`, to which no request is sent.
-        if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty().extend(segments);
+    /// Returns an address of the repository's. Each segment is encoded; a revision with a slash is one segment.
+    fn url<'s>(
+        &self,
+        before: &str,
+        after: &str,
+        segments: impl IntoIterator<Item = &'s str>,
+        query: &str,
+    ) -> Result<Uri, Failure> {
+        let mut url = format!("{}/{before}{}{after}", self.endpoint, self.hub.repo);
+        for segment in segments {
+            url.push('/');
+            url.extend(utf8_percent_encode(segment, PLAIN));
         }
-        url
+        url.push_str(query);
+        url.parse()
+            .map_err(|error| not_a_hub(self.endpoint(), format!("{url}: {error}")))
     }
+}
+
+fn is_web(url: &Uri) -> bool {
+    matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some()
+}
+
+/// Returns the address that a response names, which may begin with a slash and be on the same host.
+fn join(base: &Uri, target: &str) -> Option<Uri> {
+    let target = target.split('#').next()?;
+    let (scheme, host) = (base.scheme_str()?, base.authority()?);
+    let target = match target {
+        on_host if on_host.starts_with("//") => format!("{scheme}:{on_host}"),
+        path if path.starts_with('/') => format!("{scheme}://{host}{path}"),
+        whole => whole.to_string(),
+    };
+    target.parse().ok().filter(is_web)
 }
 
 /// Returns whether a refusal may be temporary.

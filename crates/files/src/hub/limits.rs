@@ -73,8 +73,8 @@ impl TimeLimit {
     ) -> Failure {
         let inner = error
             .get_ref()
-            .and_then(|inner| inner.downcast_ref::<reqwest::Error>());
-        if error.kind() == io::ErrorKind::TimedOut || inner.is_some_and(reqwest::Error::is_timeout)
+            .and_then(|inner| inner.downcast_ref::<ureq::Error>());
+        if matches!(inner, Some(ureq::Error::Timeout(_))) || error.kind() == io::ErrorKind::TimedOut
         {
             let of = match size {
                 0 => String::new(),

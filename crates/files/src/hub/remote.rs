@@ -77,7 +77,7 @@ impl<'a> Remote<'a> {
         let has_modules = holds(MODULES);
         let is_wanted = |name: &&String| {
             let is_one = is_extra(name) || has_modules && is_of_module(name);
-            is_one && !preferred(name).is_some_and(|other| holds(&other))
+            is_one && stays_inside(name) && !preferred(name).is_some_and(|other| holds(&other))
         };
         for extra in self.listing.keys().filter(is_wanted) {
             self.fetch_file(extra)?;
