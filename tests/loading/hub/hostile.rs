@@ -92,7 +92,7 @@ fn another_commit_than_the_requested_one_is_refused_and_nothing_is_written() -> 
     Ok(())
 }
 
-/// The name of a template is a pattern, which a path out of the repository fits too.
+/// A template's name is a pattern, which a path outside the repository fits too.
 #[test]
 fn a_listed_template_outside_the_repository_is_left_out() -> Result<()> {
     let mut files = single()?;

@@ -12,14 +12,14 @@ use std::thread::JoinHandle;
 
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// A fault in the body of one file.
+/// A fault in a file's body.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// `content-length` announces the whole file, half of it is sent, and the connection ends.
     Truncated,
     /// A chunked body whose connection ends halfway through a chunk.
     Cut,
-    /// Half the file without a length: the end of the connection looks like the end of the file.
+    /// Half the file without a length: the connection's end looks like the file's.
     EndsEarly,
     /// The metadata is served, the body is an error page.
     ErrorPage(u16),
