@@ -26,8 +26,11 @@ const PACKAGES: &[(&str, &str, &[&str])] = &[
 /// The most arrows between packages.
 const MOST_ARROWS: usize = 16;
 
+/// A name, and the names that it may use.
+type Arrows = (&'static str, &'static [&'static str]);
+
 /// The modules of a package, each with those of the same package that it may use.
-const MODULES: &[(&str, &[(&str, &[&str])])] = &[
+const MODULES: &[(&str, &[Arrows])] = &[
     (
         "crates/layers",
         &[
