@@ -14,7 +14,7 @@ mkdir -p "$folder"
 features=()
 case $device in
   cuda)
-    features=(--features cuda)
+    features=(--features candle-blocks/cuda)
     export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90} CUDAFORGE_THREADS=${JOBS:-$(nproc)}
     if ! command -v nvcc >/dev/null; then
       "$here/toolkit.sh" "$folder/toolkit"
@@ -28,13 +28,13 @@ case $device in
       export NVCC_REAL=$nvcc NVCC=$folder/lean/nvcc-lean
     fi
     ;;
-  metal) features=(--features metal) compiler=$(xcrun --version 2>/dev/null || echo 'no xcrun') ;;
+  metal) features=(--features candle-blocks/metal) compiler=$(xcrun --version 2>/dev/null || echo 'no xcrun') ;;
   cpu) compiler='no device' ;;
   *) sed -n '2,/^set/{/^#/p}' "$0"; exit 2 ;;
 esac
 # A target folder of its own: features and compilers differ from those of the ordinary builds.
 export CARGO_TARGET_DIR=$folder/target
-cargo build --jobs "${JOBS:-$(nproc)}" --release --locked "${features[@]}" \
+cargo build --jobs "${JOBS:-$(nproc)}" --release --locked -p candle-blocks -p candle-blocks-layers "${features[@]}" \
   --test layers --test training --test inference --test models --test conformance --bench device \
   --message-format=json-render-diagnostics >"$folder/built.json"
 
