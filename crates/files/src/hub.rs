@@ -141,9 +141,9 @@ type Handler = Arc<dyn Fn(&HubEvent<'_>) + Send + Sync>;
 /// A model repository on the Hugging Face Hub, and options for downloading it.
 ///
 /// ```no_run
-/// use candle_blocks::checkpoint::hub::Hub;
+/// use candle_blocks_files::hub::Hub; // also `candle_blocks::checkpoint::hub::Hub`
 ///
-/// # fn main() -> candle_blocks::Result<()> {
+/// # fn main() -> candle_blocks_base::Result<()> {
 /// let directory = Hub::new("sentence-transformers/all-MiniLM-L6-v2").revision("main").download()?;
 /// assert!(directory.join("config.json").exists());
 /// # Ok(())
