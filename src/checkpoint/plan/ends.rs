@@ -206,7 +206,7 @@ impl<'a> StoredEnds<'a> {
     }
 
     /// Returns locations for the parameters that `build` requests and whose role begins with `part`. `attention` contains the
-    /// a pooler's parameters.
+    /// parameters in a pooler.
     pub fn of_part(
         self,
         part: &str,

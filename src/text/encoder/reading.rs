@@ -43,14 +43,14 @@ pub(crate) struct QueryExpansion {
 /// How many tokens a truncated text has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LengthLimit {
-    /// The smaller one between the tokenizer's and the model's limits.
+    /// The tokenizer's or the model's limit, whichever is smaller.
     #[default]
     OfFiles,
     /// This number, including special tokens, but at most the model's positions.
     Tokens(usize),
     /// This number by the caller: a smaller number of positions has a note.
     Asked(usize),
-    /// The model's count for positions.
+    /// As many as the model has positions.
     Positions,
 }
 

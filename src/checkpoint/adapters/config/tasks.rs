@@ -17,7 +17,7 @@ const KEY: &str = "lora_adaptations";
 /// The ending that parametrized weights' names have.
 const ORIGINAL: &str = ".parametrizations.weight.original";
 
-/// One task among several.
+/// A task whose adapter is in the model's own files, among others.
 #[derive(Debug)]
 pub(in crate::checkpoint) struct Task {
     name: String,
