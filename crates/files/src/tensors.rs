@@ -30,6 +30,8 @@ mod memory;
 mod pieces;
 
 #[doc(hidden)]
+pub use crate::bytes::foreign::GIT_LFS;
+#[doc(hidden)]
 pub use crate::bytes::limited::{is_named, read_limited};
 use crate::bytes::positioned::PositionedFile;
 use crate::bytes::strided;

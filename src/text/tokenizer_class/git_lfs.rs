@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
+use crate::checkpoint::files::GIT_LFS;
 use crate::error::{Error, Result};
-
-/// The beginning of a Git LFS pointer, which stands for another file.
-const GIT_LFS: &[u8] = b"version https://git-lfs";
 
 /// Refuses a file that stands for another in Git LFS.
 pub(in crate::text) fn check_pointer(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -11,6 +11,10 @@ struct ForeignFormat(&'static str, &'static str);
 /// The number of bytes that determine a file's format.
 pub(super) const START_BYTES: usize = 512;
 
+/// The beginning of a Git LFS pointer, which stands for another file.
+#[doc(hidden)]
+pub const GIT_LFS: &[u8] = b"version https://git-lfs";
+
 /// A pickle followed by raw bytes, PyTorch's format until version 1.5.
 const LEGACY: ForeignFormat = ForeignFormat(
     "a PyTorch file in the format before PyTorch 1.6",
@@ -67,7 +71,7 @@ const MAGICS: [(&[u8], ForeignFormat); 23] = [
     (b"\x80\x04", PICKLE),
     (b"\x80\x05", PICKLE),
     (b"\x89HDF", HDF5),
-    (b"version https://git-lfs", LFS),
+    (GIT_LFS, LFS),
     (b"version ", LFS),
     (b"lmgg", GGML),
     (b"fmgg", GGML),
