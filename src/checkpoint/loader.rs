@@ -25,8 +25,7 @@ use crate::checkpoint::scheme::strings;
 use crate::checkpoint::{Checkpoint, Parameters, Strictness};
 use crate::config::{OutputWeight, Precision};
 use crate::device::{check_dtype, is_one};
-use crate::error::{Error, Result};
-use crate::error::{each_matches, matches};
+use crate::error::{Error, Result, each_matches, matches};
 use crate::layers::{
     FeedForward, ParameterBackend, ParameterSource, Stack, Stored, TransformerBlock, Weight,
 };

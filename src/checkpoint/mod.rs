@@ -38,8 +38,7 @@ use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::scheme::{Family, StackPart};
 use crate::config::{HeadTask, ModelConfig, Precision, StackConfig};
-use crate::error::setters;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, setters};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
 
 pub(crate) use adapters::{AssumedOrientation, ExpertMatrix, ExpertPart, PeftBase};

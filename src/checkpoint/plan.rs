@@ -26,8 +26,7 @@ use crate::checkpoint::plan::source::{Item, StoredParameter};
 use crate::checkpoint::plan::unread::Readers;
 use crate::checkpoint::scheme::{Family, ModelPlace, Orientation, Rule, Stacking, matches};
 use crate::config::{AttentionConfig, ModelConfig, StackConfig};
-use crate::error::nearest;
-use crate::error::{Error, Result, listed};
+use crate::error::{Error, Result, listed, nearest};
 use crate::layers::Stack;
 
 /// The limit for parameters: five times as many as in the largest published mixture of experts. Without it, a small

@@ -31,8 +31,7 @@ use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::plan::unknown_role;
 use crate::checkpoint::write::{Overwrite, Sink, TensorRecord, write_streamed, write_tensor};
 use crate::checkpoint::{AsTensor, Checkpoint};
-use crate::error::setters;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, setters};
 use candle_blocks_files::quantized::config_of_dense_weights;
 
 pub(super) const CONFIG: &str = "config.json";

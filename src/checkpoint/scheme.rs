@@ -28,8 +28,7 @@ use crate::checkpoint::keys::masking::masked;
 use crate::config::{
     EmbeddingsConfig, HeadTask, Initialization, ReadoutConfig, StackConfig, TwoStackKind,
 };
-use crate::error::Result;
-use crate::error::setters;
+use crate::error::{Result, setters};
 
 use self::difference::changed;
 pub(crate) use self::part::Features;

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::{CausalDecoder, Choose, Decoder, Generation, GenerationOptions, Sampler, StopStrings};
 use crate::config::{EmbeddingsConfig, HeadTask};
-use crate::error::getters;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, getters};
 use crate::model::{Encoded, Model};
 
 /// Continues prompts with a decoder-only model; the [module](super) has an example. It owns its model, or shares the weights

@@ -2,8 +2,7 @@
 
 use candle_core::{Device, Tensor};
 
-use crate::error::Result;
-use crate::error::setters;
+use crate::error::{Result, setters};
 use crate::layers::{AttentionMask, ForwardContext, KeySource, Tokens};
 
 /// The inputs of a model: token ids, an image or a spectrogram, with masks and positions.

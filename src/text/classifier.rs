@@ -10,8 +10,7 @@ use super::prompts::Prompts;
 use super::scoring::ScoreFunction;
 use super::sentences::Sentences;
 use crate::checkpoint::AppliedAdapter;
-use crate::error::getters;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, getters};
 use crate::model::Model;
 
 /// Returns a score for each label, for texts or pairs of texts: a sequence classifier, or a cross-encoder.

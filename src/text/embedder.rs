@@ -11,8 +11,7 @@ use super::scoring::TokenSimilarity;
 use super::sentences::Sentences;
 use super::{Pooling, TextOptions};
 use crate::checkpoint::AppliedAdapter;
-use crate::error::Result;
-use crate::error::getters;
+use crate::error::{Result, getters};
 use crate::model::Model;
 
 /// Computes vectors for texts, as sentence-transformers does.

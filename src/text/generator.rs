@@ -5,8 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::{ChatTemplate, Conversation, Tokenizer};
 use crate::checkpoint::Checkpoint;
-use crate::error::Result;
-use crate::error::{getters, setters};
+use crate::error::{Result, getters, setters};
 use crate::generate::{CausalDecoder, Choose, Finish, Generation, GenerationOptions, Generator};
 use crate::model::Model;
 use crate::text::tokenizer::pieces::TextPieces;

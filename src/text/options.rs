@@ -13,8 +13,7 @@ use super::sentence_files::{
 use super::sentences::{Sentences, VectorSource};
 use super::{Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy};
 use crate::config::{Activation, Precision};
-use crate::error::setters;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, setters};
 use crate::model::{Model, Seq2Seq};
 use crate::text::encoder::folder::Folder;
 use crate::text::encoder::reading::{LengthLimit, TextReading};

@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     checkpoint::{Parameters, files::TensorFiles, write::write_safetensors},
     config::{Distribution, Initialization},
-    error::{Error, Result},
-    error::{each_matches, matches},
+    error::{Error, Result, each_matches, matches},
     layers::{Dropout, DropoutSource, Linear, LowRank, Stack, visit::Visit},
     ops::{share_memory, store, wide},
     train::Fresh,

@@ -1,8 +1,7 @@
 //! Selects named parameters and groups them.
 
 use crate::checkpoint::Parameters;
-use crate::error::{Error, Result};
-use crate::error::{each_matches, matches};
+use crate::error::{Error, Result, each_matches, matches};
 
 /// The error for an empty list, which has no parameter to name.
 pub(super) const NONE_TO_TRAIN: &str = "there is none to train; a loader lists the variables made \

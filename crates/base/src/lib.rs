@@ -18,7 +18,6 @@ mod nearest;
 mod pattern;
 mod setters;
 
-pub use error::escape::Escaped;
 pub use error::{Error, Result, abbreviated, escape, listed};
 pub use nearest::{near, nearest};
 pub use pattern::{each_matches, matches};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use candle_blocks::Checkpoint;
 
-pub(crate) use candle_blocks_base::Escaped;
+pub(crate) use candle_blocks_base::escape::Escaped;
 use candle_blocks_base::escape::is_hidden;
 
 /// Prints `text`; a closed pipe is not an error.

@@ -8,8 +8,7 @@ use serde_json::{Map, Value};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::keys::attribute_names::spelled_as_own;
 use crate::config::StackConfig;
-use crate::error::nearest;
-use crate::error::{Error, Result, listed};
+use crate::error::{Error, Result, listed, nearest};
 
 /// Differences between a family's `config.json` and the keys that its reader requests.
 /// Set them in [`Family::keys`](crate::checkpoint::scheme::Family::keys).

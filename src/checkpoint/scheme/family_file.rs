@@ -14,8 +14,7 @@ use crate::checkpoint::scheme::{BlockChange, ConfigKeys, Family, Rule, StackPart
 use crate::config::{
     BlockConfig, NormConfig, RelativeBiasConfig, RelativeEmbeddingsConfig, StackConfig,
 };
-use crate::error::nearest;
-use crate::error::{Result, listed};
+use crate::error::{Result, listed, nearest};
 
 /// All keys of a table.
 const KEYS: [&str; 11] = [

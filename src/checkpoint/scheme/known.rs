@@ -3,8 +3,7 @@
 use crate::checkpoint::families;
 use crate::checkpoint::scheme::lacking::lacking;
 use crate::checkpoint::scheme::{Family, StackPart};
-use crate::error::near;
-use crate::error::{Error, Result, listed};
+use crate::error::{Error, Result, listed, near};
 
 /// The reason why there is no such family.
 pub(crate) enum Unknown {

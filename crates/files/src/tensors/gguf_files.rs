@@ -66,8 +66,7 @@ impl TensorFiles {
     ///
     /// # Errors
     /// If it contains something else, or a string is not UTF-8.
-    #[doc(hidden)]
-    pub fn gguf_texts(&self, key: &str) -> Result<Option<Vec<String>>> {
+    pub(crate) fn gguf_texts(&self, key: &str) -> Result<Option<Vec<String>>> {
         match (self.gguf(), self.files.first()) {
             (Some(gguf), Some(first)) => gguf.texts(first, key),
             _ => Ok(None),
@@ -78,8 +77,7 @@ impl TensorFiles {
     ///
     /// # Errors
     /// If it contains something else.
-    #[doc(hidden)]
-    pub fn gguf_numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
+    pub(crate) fn gguf_numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
         match (self.gguf(), self.files.first()) {
             (Some(gguf), Some(first)) => gguf.numbers(first, key),
             _ => Ok(None),
