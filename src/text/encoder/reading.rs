@@ -50,7 +50,7 @@ pub(crate) enum LengthLimit {
     Tokens(usize),
     /// This number by the caller: a smaller number of positions has a note.
     Asked(usize),
-    /// As many as the model has positions.
+    /// The number of positions that the model has.
     Positions,
 }
 
