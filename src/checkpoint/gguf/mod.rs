@@ -30,7 +30,8 @@ pub(super) use self::own_config::{open_config, open_named_config};
 pub(super) use self::save::{Dense, save};
 use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
 #[cfg(feature = "text")]
-use crate::error::{Error, Result};
+use crate::error::Error;
+use crate::error::Result;
 pub(super) use candle_blocks_files::gguf::is_gguf;
 pub(crate) use candle_blocks_files::gguf::vocabulary::GgufTokenizer;
 #[cfg(feature = "text")]
