@@ -12,7 +12,7 @@ use std::{env, fs, path::Path, sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    Architecture, Checkpoint, ForwardContext, Precision, Stack,
+    Architecture, Checkpoint, ForwardContext, Precision, Stack, Weights,
     candle_core::{DType, Device, Tensor},
     checkpoint::TensorParallel,
     ops::parallel::{Communicator, Mpi},
@@ -68,8 +68,10 @@ fn run(directory: &str, precision: &str) -> Result<()> {
     let checkpoint = Checkpoint::open(directory)?;
     let d_model = checkpoint.config().blocks[0].d_model();
     let start = Instant::now();
-    let loader = checkpoint.loader(DType::F32, &Device::Cpu)?;
-    let stack = TensorParallel::new(loader, mpi.clone())?.packed_stack(precision)?;
+    let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
+    let stack = TensorParallel::new(loader, mpi.clone())?
+        .load(Weights::Packed(precision))
+        .stack()?;
     let load = start.elapsed().as_secs_f64();
     let input = |seq: usize| -> Result<Tensor> {
         let rows = Tensor::arange(0f32, (seq * d_model) as f32, &Device::Cpu)?;

@@ -19,7 +19,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use candle_blocks::{
-    Checkpoint, ForwardContext, Parameters, SaveOptions, Stack,
+    Checkpoint, ForwardContext, Parameters, SaveOptions, Stack, Weights,
     candle_core::{DType, Device, Shape, Tensor},
     checkpoint::Existing,
     checkpoint::write::write_safetensors,
@@ -75,7 +75,9 @@ pub fn full(checkpoint: &Checkpoint, out: &Path, steps: usize) -> Result<(f64, f
 /// Trains adapters for the feed-forward weights, and finally merges them.
 pub fn lora(checkpoint: &Checkpoint, out: &Path, steps: usize) -> Result<(f64, f64)> {
     let task = HeadTask::of(checkpoint)?;
-    let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
+    let mut stack = checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .stack()?;
     let config = LoraConfig::new(8, 16.0, &["feed_forward.*"]);
     let lora = Lora::attach(&mut stack, config, 42)?;
     let losses = train("lora", &stack, lora.parameters(), &task, 1e-3, steps)?;
@@ -132,7 +134,9 @@ fn save_and_reload(
     options.save(checkpoint, directory, changed)?;
     let (x, _) = task.sequences(0, 2)?;
     let expected = stack.forward(&x)?;
-    let reloaded = Checkpoint::open(directory)?.stack(DType::F32, &Device::Cpu)?;
+    let reloaded = Checkpoint::open(directory)?
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .stack()?;
     let difference = (reloaded.forward(&x)? - &expected)?.abs()?.max_all()?;
     let difference = difference.to_scalar::<f32>()?;
     ensure!(

@@ -6,7 +6,7 @@
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::candle_core::{Device, Tensor};
-use candle_blocks::{Checkpoint, Precision, model::ImageScaling, model::ModelInput};
+use candle_blocks::{Checkpoint, Precision, Weights, model::ImageScaling, model::ModelInput};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -30,7 +30,7 @@ pub fn ranked(directory: &str, image: &str) -> Result<Vec<(f32, String)>> {
     let pixels = ImageScaling::open(directory)?.pixels(&image)?;
 
     let checkpoint = Checkpoint::open(directory)?;
-    let model = checkpoint.packed_model(Precision::F32)?;
+    let model = checkpoint.load(Weights::Packed(Precision::F32)).model()?;
     let output = model.forward(&ModelInput::pixels(&pixels))?;
     let logits = output.logits.context("there is no head")?.flatten_all()?;
     let mut ranked: Vec<_> = std::iter::zip(logits.to_vec1()?, checkpoint.labels()?).collect();

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use candle_blocks::{
-    Checkpoint, ForwardContext,
+    Checkpoint, ForwardContext, Weights,
     candle_core::{DType, Device, Tensor},
     ops,
     train::{AdamW, AdamWConfig, Lora, LoraConfig, ParameterGroup, loss_value},
@@ -24,7 +24,9 @@ fn main() -> Result<()> {
     let out = PathBuf::from(arguments.next().context(usage)?);
 
     let checkpoint = Checkpoint::open(directory)?;
-    let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
+    let mut stack = checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .stack()?;
     let mut targets: Vec<String> = arguments.collect();
     if targets.is_empty() {
         targets = [

@@ -12,7 +12,7 @@ use std::{path::Path, sync::Arc};
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::TensorParallel;
 use candle_blocks::ops::parallel::{Communicator, Mpi};
-use candle_blocks::{Checkpoint, Precision, Result};
+use candle_blocks::{Checkpoint, Precision, Result, Weights};
 
 #[allow(dead_code)] // a test is the other caller of `run`
 fn main() -> Result<()> {
@@ -32,8 +32,10 @@ fn main() -> Result<()> {
 /// This process's output.
 pub fn run(ranks: &Arc<dyn Communicator>, directory: impl AsRef<Path>) -> Result<String> {
     let checkpoint = Checkpoint::open(directory)?;
-    let loader = checkpoint.loader(DType::F32, &Device::Cpu)?;
-    let stack = TensorParallel::new(loader, ranks.clone())?.packed_stack(Precision::F32)?;
+    let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
+    let stack = TensorParallel::new(loader, ranks.clone())?
+        .load(Weights::Packed(Precision::F32))
+        .stack()?;
 
     let d_model = checkpoint.config().blocks[0].d_model();
     let hidden_states = Tensor::ones((1, 4, d_model), DType::F32, &Device::Cpu)?;

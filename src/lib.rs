@@ -10,30 +10,65 @@
 //! The guides in the repository's `docs/` folder show embeddings, generation, fine-tuning, your own blocks and new model
 //! families step by step.
 //!
+#![cfg_attr(feature = "text", doc = include_str!("text/first.md"))]
+//! A feed-forward and a block:
+//!
+//! ```
+//! use candle_blocks::candle_core::{DType, Device, ModuleT, Tensor};
+//! use candle_blocks::{Activation, Checkpoint, NormPlacement, PlainFile, Weights};
+//!
+//! // x + W2·gelu(W1·norm(x) + b1) + b2: a safetensors file with W1, b1, W2, b2, norm.weight and norm.bias
+//! let file = PlainFile::open("weights/own-module/feed_forward.safetensors")?;
+//! let layer = file.sublayer(Activation::Gelu, NormPlacement::Pre, 1e-5, DType::F32, &Device::Cpu)?;
+//! let checkpoint = Checkpoint::open("weights/tiny-gpt2")?;
+//! let block = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu)).block(0)?;
+//! let x = Tensor::randn(0f32, 1., (2, 5, 24), &Device::Cpu)?; // [batch, seq, d_model]
+//! let y = block.forward(&layer.forward_t(&x, false)?)?; // false: no dropout
+//! assert_eq!(y.dims(), x.dims());
+//! # Ok::<(), candle_blocks::Error>(())
+//! ```
+//!
+//! # The front page
+//!
+//! | | |
+//! |---|---|
+//! | **open** | [`Checkpoint`], [`CheckpointOptions`], [`Weights`], [`Loader`], [`Precision`], [`LoadReport`], [`Strictness`], [`SaveOptions`], [`Family`], [`PlainFile`], [`Hub`] |
+//! | **layers** | [`FeedForward`], [`TransformerBlock`], [`Stack`], [`Attention`], [`Linear`], [`Norm`], [`Dropout`], [`KvCache`], [`ForwardContext`], [`AttentionMask`] |
+//! | **config** | [`FeedForwardConfig`], [`FeedForwardForm`], [`BlockConfig`], [`StackConfig`], [`AttentionConfig`], [`NormConfig`], [`NormPlacement`], [`LinearConfig`], [`Activation`], [`Position`], [`RotaryConfig`], [`Topology`] |
+//! | **model** | [`Model`], [`ModelInput`], [`ModelOutput`], [`Seq2Seq`], [`TwoTowers`] |
+//! | **train** | [`AdamW`], [`AdamWConfig`], [`ParameterGroup`], [`Lora`], [`LoraConfig`], [`Fresh`], [`Schedule`] |
+//! | **generate** | [`Generator`], [`Generation`], [`GenerationOptions`], [`Sampler`], [`Sampling`] |
+//! | **text** | [`TextEmbedder`], [`TextClassifier`], [`TextGenerator`], [`TextOptions`], [`Tokenizer`], [`Message`] (feature `text`) |
+//! | **check** | [`verify`], [`Fixture`], [`Report`] |
+//! | **errors** | [`enum@Error`], [`Result`] |
+//!
+//! The modules have the other items of their subject. [`advanced`] has what own layers, families and tools need; it is promised
+//! for one minor version only.
+//!
 //! # Where to look
 //!
 //! | To … | use |
 //! |---|---|
-//! | load a pretrained model, or its blocks | [`Checkpoint::open`], or `Checkpoint::from_hub` (feature `hub`) |
-//! | run it on token ids, images or audio features | [`Checkpoint::model`], [`Checkpoint::packed_model`] |
+//! | compute vectors or scores for texts | [`TextEmbedder`] and [`TextClassifier`] (feature `text`) |
+//! | generate text, or answer in a chat | [`TextGenerator`] (feature `text`) |
+//! | load a pretrained model, or its blocks | [`Checkpoint::open`], or [`Checkpoint::from_hub`] (feature `hub`), then [`Checkpoint::load`] |
+//! | run as fast as possible on a CPU | [`Weights::Packed`], or `pack` on a linear layer, feed-forward, attention, sublayer, block or stack |
+//! | run it on token ids, images or audio features | [`Loader::model`] |
 //! | run an encoder with its decoder, or compare texts and images | [`CheckpointOptions::whole`] |
-//! | compute vectors or scores for texts | `text::TextEmbedder` and `text::TextClassifier` (feature `text`) |
 //! | replace candle-transformers' BERT | [`compat::bert`] |
 //! | load one of the two stacks in T5, BART or CLIP | [`CheckpointOptions::part`] |
-//! | load a model family that is not built in | [`Family::from_json_file`](checkpoint::scheme::Family::from_json_file) or [`CheckpointOptions::family`] |
+//! | load a model family that is not built in | [`Family::from_json_file`] or [`CheckpointOptions::family`] |
 //! | load `W1, b1, W2, b2` without a `config.json` | [`PlainFile`] |
-//! | run as fast as possible on a CPU | [`Checkpoint::packed_stack`], or `pack` on a linear layer, feed-forward, attention, sublayer, block or stack, with a [`Precision`] |
 //! | mask padding, attend to an encoder, set positions | [`ForwardContext`] and [`AttentionMask`] |
 //! | read the hidden states of every layer | [`Stack::observe`] |
 //! | decode token by token | [`Stack::forward_cached`] |
-//! | generate token ids, greedily or by sampling | [`generate::Generator`] |
-//! | generate text, or answer in a chat | `text::TextGenerator` (feature `text`) |
+//! | generate token ids, greedily or by sampling | [`Generator`] |
 //! | build layers into your own model | `new(&config, vb)` for every layer; `from_parts(..)` for linear layers, norms, feed-forwards and perceptrons |
 //! | build layers from tensors in memory | `new(&config, vb)` with candle's `VarBuilder::from_tensors` |
 //! | reload layers that were saved under this crate's names | `new(&config, vb)` with candle's `VarBuilder::from_mmaped_safetensors` |
-//! | start from fresh parameters | [`train::Fresh`], with the sizes of an [`Architecture`] |
+//! | start from fresh parameters | [`Fresh`], with the sizes of a [`checkpoint::Architecture`] |
 //! | train, fine-tune, attach LoRA adapters | [`Checkpoint::trainable`] and [`train`] |
-//! | save a trained model | [`Checkpoint::save`], [`Architecture::save`], [`train::Lora::save_peft`] |
+//! | save a trained model | [`Checkpoint::save`], [`checkpoint::Architecture::save`], [`Lora::save_peft`] |
 //! | divide blocks among processes (tensor parallelism) | [`checkpoint::TensorParallel`] |
 //! | compare with PyTorch | [`trace`] and [`verify`] |
 //!
@@ -44,7 +79,7 @@
 //! attention is causal, so only padding needs a mask:
 //!
 //! ```
-//! use candle_blocks::{AttentionMask, Checkpoint, ForwardContext, Precision};
+//! use candle_blocks::{AttentionMask, Checkpoint, ForwardContext, Precision, Weights};
 //! use candle_blocks::candle_core::{DType, Device, Tensor};
 //!
 //! let checkpoint = Checkpoint::open("weights/tiny-bert")?; // a directory, a file or a shard index
@@ -53,7 +88,7 @@
 //! let mask = Tensor::new(&[[1u8, 1, 1, 1], [1, 1, 0, 0]], &Device::Cpu)?; // 1 = a real token
 //! let context = ForwardContext::evaluation().with_mask(AttentionMask::padding(&mask)?);
 //!
-//! let stack = checkpoint.stack(DType::F32, &Device::Cpu)?; // any device, differentiable
+//! let stack = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu)).stack()?; // any device, differentiable
 //! let mut hidden_states = vec![x.clone()];
 //! let last = stack.observe(&x, &context, |_layer, stages| {
 //!     hidden_states.push(stages.output().clone());
@@ -61,7 +96,7 @@
 //! })?;
 //! assert_eq!(hidden_states.len(), 1 + stack.layers().len());
 //!
-//! let packed = checkpoint.packed_stack(Precision::F32)?; // the fastest form on a CPU
+//! let packed = checkpoint.load(Weights::Packed(Precision::F32)).stack()?; // the fastest form on a CPU
 //! let same = packed.forward_with(&x, &context)?;
 //! let difference = (same - last)?.narrow(1, 0, 2)?.abs()?.max_all()?.to_scalar::<f32>()?;
 //! assert!(difference < 1e-5); // compared where both sequences are real
@@ -77,11 +112,11 @@
 //! tokens; the cache keeps the earlier ones.
 //!
 //! ```
-//! use candle_blocks::{AttentionMask, Checkpoint, ForwardContext, Precision};
+//! use candle_blocks::{AttentionMask, Checkpoint, ForwardContext, Precision, Weights};
 //! use candle_blocks::candle_core::{Device, Tensor};
 //!
 //! let checkpoint = Checkpoint::open("weights/tiny-gpt2")?;
-//! let stack = checkpoint.packed_stack(Precision::F32)?;
+//! let stack = checkpoint.load(Weights::Packed(Precision::F32)).stack()?;
 //! let mut cache = stack.new_cache();
 //! let d_model = checkpoint.config().blocks[0].d_model();
 //!
@@ -156,11 +191,10 @@
 //!
 //! # Modules
 //!
-//! [`config`] (plain data), [`device`] (types that a device does not support), [`ops`] (differentiable operations), [`layers`] and
-//! [`verify`] are the package `candle-blocks-layers`, which serves alone. Above them stand [`checkpoint`] (files to layers), [`train`]
-//! (optimizer, schedules, LoRA), [`model`] (embeddings, blocks and heads together), [`compat`] (candle-transformers' interface),
-//! [`generate`] (generation of token ids), `text` (text to vectors, scores and text) and [`trace`] (every intermediate result by name).
-//! [`verify`] uses no layer, so it cannot repeat a layer's mistake.
+//! [`checkpoint`] leads from files to layers, and [`model`] joins embeddings, blocks and heads. [`train`] has the optimizer, schedules
+//! and LoRA, [`generate`] the generation of token ids, [`text`] whole tasks on texts, and [`compat`] candle-transformers' interface.
+//! [`trace`] names every intermediate result, and [`verify`] compares results with PyTorch's; it uses no layer, so it cannot repeat a layer's mistake. The blocks themselves
+//! ([`advanced::config`], [`advanced::ops`], [`advanced::layers`]) are the package `candle-blocks-layers`, which serves alone.
 //!
 //! # Features and versions
 //!
@@ -169,14 +203,17 @@
 //! Use candle through [`candle_core`] and [`candle_nn`], as this crate re-exports them: a release that needs another minor
 //! version of candle is a new minor version of this crate.
 #![deny(missing_docs)]
+// Links to items of features that are off.
+#![cfg_attr(
+    not(all(feature = "hub", feature = "text")),
+    allow(rustdoc::broken_intra_doc_links)
+)]
 // docs.rs shows which feature an item needs. It sets this flag, and its compiler accepts it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod advanced;
 pub mod checkpoint;
 pub mod compat;
-
-use candle_blocks_base as error;
-use candle_blocks_base::memory;
 pub mod generate;
 pub mod model;
 #[cfg(feature = "text")]
@@ -184,25 +221,54 @@ pub mod text;
 pub mod trace;
 pub mod train;
 
+use candle_blocks_base as error;
+use candle_blocks_base::memory;
 #[doc(inline)]
-pub use candle_blocks_layers::{config, device, layers, ops, verify};
+pub use candle_blocks_layers::verify;
+#[doc(hidden)]
+pub use candle_blocks_layers::{config, device, layers, ops};
 pub use candle_core;
 pub use candle_nn;
 
+#[cfg(feature = "hub")]
+#[doc(inline)]
+pub use checkpoint::hub::Hub;
+#[doc(inline)]
+pub use checkpoint::scheme::Family;
+#[doc(inline)]
 pub use checkpoint::{
-    Architecture, Checkpoint, CheckpointOptions, LoadReport, Loader, Parameters, PlainFile,
-    SaveOptions, Strictness,
+    Checkpoint, CheckpointOptions, LoadReport, Loader, PlainFile, SaveOptions, Strictness, Weights,
 };
+#[doc(inline)]
 pub use config::{
-    Activation, AttentionConfig, BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm,
-    LinearConfig, NormConfig, NormPlacement, Position, Precision, RotaryConfig, RotaryPairing,
-    StackConfig, Topology, Visibility,
+    Activation, AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm, LinearConfig,
+    NormConfig, NormPlacement, Position, Precision, RotaryConfig, StackConfig, Topology,
 };
 pub use error::{Error, Result};
+#[doc(inline)]
+pub use generate::{Generation, GenerationOptions, Generator, Sampler, Sampling};
+#[doc(inline)]
 pub use layers::{
-    Attention, AttentionMask, Dropout, DropoutSource, FeedForward, ForwardContext, KvCache, Linear,
-    MixtureOfExperts, Mlp, Norm, RelativeBias, Stack, Sublayer, SublayerNorm, TransformerBlock,
+    Attention, AttentionMask, Dropout, FeedForward, ForwardContext, KvCache, Linear, Norm, Stack,
+    TransformerBlock,
 };
+#[doc(inline)]
+pub use model::{Model, ModelInput, ModelOutput, Seq2Seq, TwoTowers};
+#[cfg(feature = "text")]
+#[doc(inline)]
+pub use text::{Message, TextClassifier, TextEmbedder, TextGenerator, TextOptions, Tokenizer};
+#[doc(inline)]
+pub use train::{AdamW, AdamWConfig, Fresh, Lora, LoraConfig, ParameterGroup, Schedule};
+#[doc(inline)]
+pub use verify::{Fixture, Report};
+
+// Earlier paths, whose items have their place in `checkpoint` and `advanced`.
+#[doc(hidden)]
+pub use checkpoint::{Architecture, Parameters};
+#[doc(hidden)]
+pub use config::{ExpertsConfig, RotaryPairing, Visibility};
+#[doc(hidden)]
+pub use layers::{DropoutSource, MixtureOfExperts, Mlp, RelativeBias, Sublayer, SublayerNorm};
 
 /// The programs in the pages, compiled and run with the tests of the documentation.
 #[cfg(all(doctest, feature = "text"))]

@@ -7,7 +7,7 @@ use std::env;
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    AttentionMask, Checkpoint, DropoutSource, ForwardContext, KvCache, Precision, Stack,
+    AttentionMask, Checkpoint, DropoutSource, ForwardContext, KvCache, Precision, Stack, Weights,
     config::GroupSize,
     ops::mse,
     train::{AdamW, AdamWConfig, Lora, ParameterGroup},
@@ -78,12 +78,14 @@ fn load(form: Form, case: Case) -> Result<Box<dyn Run>> {
     }
     match (form, case.precision.as_str()) {
         (Form::Plain, "f32") => {
-            let stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
+            let stack = checkpoint
+                .load(Weights::Dense(DType::F32, &Device::Cpu))
+                .stack()?;
             inference(stack, case, context)
         }
         (Form::Plain, _) => bail!("not packed, it is measured in f32 only"),
         (Form::Packed, name) => {
-            let stack = checkpoint.packed_stack(precision(name)?)?;
+            let stack = checkpoint.load(Weights::Packed(precision(name)?)).stack()?;
             inference(stack, case, context)
         }
     }
@@ -134,7 +136,9 @@ fn training(checkpoint: &Checkpoint, case: Case) -> Result<Box<dyn Run>> {
     let training = training.context("the driver gives no training")?;
     let (mut stack, parameters) = match &training.adapters {
         Some(file) => {
-            let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?; // frozen
+            let mut stack = checkpoint
+                .load(Weights::Dense(DType::F32, &Device::Cpu))
+                .stack()?; // frozen
             let parameters = Lora::load(&mut stack, file)?.parameters();
             (stack, parameters)
         }

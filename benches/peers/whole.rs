@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    Checkpoint, Precision,
+    Checkpoint, Precision, Weights,
     generate::{GenerationOptions, Generator, Sampler},
     model::Model,
     text::TextEmbedder,
@@ -30,7 +30,9 @@ pub fn generation(task: Generation) -> Result<Box<dyn Run>> {
         None => (&task.checkpoint, precision(&task.precision)?),
     };
     Ok(Box::new(Generating {
-        model: Checkpoint::open(path)?.packed_model(precision)?,
+        model: Checkpoint::open(path)?
+            .load(Weights::Packed(precision))
+            .model()?,
         task,
         first_ms: 0.0,
     }))

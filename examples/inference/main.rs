@@ -19,7 +19,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    AttentionMask, Checkpoint, ForwardContext, TransformerBlock,
+    AttentionMask, Checkpoint, ForwardContext, TransformerBlock, Weights,
     candle_core::{DType, Device, Tensor},
     trace::{self, TraceInput},
     verify::{Fixture, verify},
@@ -52,8 +52,12 @@ fn main() -> Result<()> {
     println!("{report}");
 
     // One block and its feed-forward by themselves, timed.
-    let block = checkpoint.block(0, DType::F32, &device)?;
-    let feed_forward = checkpoint.feed_forward(0, DType::F32, &device)?;
+    let block = checkpoint
+        .load(Weights::Dense(DType::F32, &device))
+        .block(0)?;
+    let feed_forward = checkpoint
+        .load(Weights::Dense(DType::F32, &device))
+        .feed_forward(0)?;
     let x = input
         .hidden_states
         .as_ref()

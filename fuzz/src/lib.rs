@@ -3,7 +3,7 @@
 use candle_blocks::{
     Checkpoint,
     candle_core::{DType, Device},
-    checkpoint::files::TensorFiles,
+    checkpoint::files::TensorFiles, Weights,
 };
 
 #[path = "../../tests/shared/hostile.rs"]
@@ -51,8 +51,8 @@ pub fn read(checkpoint: Checkpoint) {
         sizes.fold(0, |sum: usize, info| sum.saturating_add(info.n_bytes))
     };
     if n_bytes(checkpoint.files()) < LARGE {
-        said(checkpoint.stack(DType::F32, &Device::Cpu).map(drop));
-        said(checkpoint.model(DType::F32, &Device::Cpu).map(drop));
+        said(checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu)).stack().map(drop));
+        said(checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu)).model().map(drop));
     }
 }
 

@@ -6,11 +6,12 @@ pub(crate) mod disk;
 pub(crate) mod stored;
 pub(crate) mod stored_frequencies;
 pub(crate) mod tensor_parallel;
+pub(crate) mod weights;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
@@ -22,7 +23,7 @@ use crate::checkpoint::plan::least_memory::LeastMemory;
 use crate::checkpoint::plan::source::{Cut, StoredParameter};
 use crate::checkpoint::plan::{Missing, missing};
 use crate::checkpoint::scheme::strings;
-use crate::checkpoint::{Checkpoint, Parameters, Strictness};
+use crate::checkpoint::{Checkpoint, Parameters, Strictness, Weights};
 use crate::config::{OutputWeight, Precision};
 use crate::device::{check_dtype, is_one};
 use crate::error::{Error, Result, each_matches, matches};
@@ -31,26 +32,33 @@ use crate::layers::{
 };
 use crate::memory::{check_all, check_next, loading};
 
-/// Loads layers from a checkpoint in a given dtype on a given device. Created by [`Checkpoint::loader`] (plain tensors) or
-/// [`Checkpoint::trainable`] (variables).
+/// Loads layers from a checkpoint in the form that was given to [`Checkpoint::load`].
+///
+/// A dtype that the device does not support, tensors that [`Strictness`] forbids, and quantized weights that the files
+/// lack are errors of the first layer that is loaded.
 ///
 /// ```no_run
-/// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
+/// use candle_blocks::{Checkpoint, Precision, Weights, candle_core::{DType, Device}};
 /// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
-/// let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
+/// let model = checkpoint.load(Weights::Packed(Precision::F32)).model()?;
+/// let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu)).trainable();
 /// let stack = loader.stack()?;
 /// for (role, variable) in loader.parameters() {
 ///     println!("{role} {:?}", variable.dims());
 /// }
 /// # Ok::<(), candle_blocks::Error>(())
 /// ```
+#[must_use = "it loads nothing until a layer is requested"]
 pub struct Loader<'c> {
     checkpoint: &'c Checkpoint,
     dtype: DType,
     device: Device,
+    /// The precision of packed layers.
+    packing: Option<Precision>,
     frozen: Vec<String>,
-    /// Weights that stay quantized, if any.
-    stored: Option<Arc<StoredMatrices>>,
+    keeps_quantized: bool,
+    /// Weights that stay quantized, once they are in memory.
+    stored: OnceLock<Arc<StoredMatrices>>,
     /// The variables created so far, when training.
     parameters: Option<Arc<Mutex<Parameters>>>,
     /// The rank and the number of ranks, if only a rank's part is loaded.
@@ -69,40 +77,73 @@ impl fmt::Debug for Loader<'_> {
 }
 
 impl<'c> Loader<'c> {
-    pub(super) fn new(
-        checkpoint: &'c Checkpoint,
-        dtype: DType,
-        device: &Device,
-        parameters: Option<Parameters>,
-    ) -> Result<Self> {
-        check_dtype(dtype, device)?;
-        let unused = &checkpoint.plan.unused;
-        if checkpoint.strictness == Strictness::Strict && !unused.is_empty() {
-            // A renamed parameter is both missing and unused; the error about the missing one is clearer.
-            return Err(match checkpoint.plan.missing.first() {
-                Some(first) => missing(first, unused, &checkpoint.files),
-                None => {
-                    let error = Error::UnusedTensors {
-                        path: checkpoint.files.path().to_path_buf(),
-                        family: checkpoint.family.name.clone(),
-                        names: unused.clone(),
-                    };
-                    with_keys(&checkpoint.files, &unused[0], error)
-                }
-            });
-        }
-        Ok(Self {
+    pub(super) fn new(checkpoint: &'c Checkpoint, weights: Weights) -> Self {
+        let (dtype, device, packing) = match weights {
+            Weights::Dense(dtype, device) | Weights::AsStored(dtype, device) => {
+                (dtype, device, None)
+            }
+            Weights::Packed(precision) => (DType::F32, &Device::Cpu, Some(precision)),
+        };
+        Self {
             checkpoint,
             dtype,
             device: device.clone(),
+            packing,
             frozen: Vec::new(),
-            stored: match checkpoint.keeps_quantized {
-                true => Some(Arc::new(StoredMatrices::dequantized(checkpoint)?)),
-                false => None,
+            keeps_quantized: match weights {
+                Weights::Dense(..) => checkpoint.keeps_quantized,
+                Weights::AsStored(..) => true,
+                Weights::Packed(_) => false,
             },
-            parameters: parameters.map(|parameters| Arc::new(Mutex::new(parameters))),
+            stored: OnceLock::new(),
+            parameters: None,
             rank: None,
-        })
+        }
+    }
+
+    /// Makes variables of the parameters, for training; [`Self::parameters`] lists them. Weights that stay quantized are not
+    /// variables, and packed layers have none.
+    pub fn trainable(mut self) -> Self {
+        self.parameters = Some(Arc::default());
+        self
+    }
+
+    /// Sets the dtype of parameters that are not packed.
+    pub(crate) fn with_dtype(mut self, dtype: DType) -> Self {
+        self.dtype = dtype;
+        self
+    }
+
+    /// # Errors
+    /// If the device does not support the dtype, the files contain unknown tensors and [`Strictness`] forbids them, or
+    /// packed layers are to be trained.
+    pub(crate) fn check(&self) -> Result<()> {
+        check_dtype(self.dtype, &self.device)?;
+        if self.packing.is_some() && self.parameters.is_some() {
+            return Err(Error::InvalidConfig(
+                "packed layers have no gradient; load trainable ones with Weights::Dense"
+                    .to_string(),
+            ));
+        }
+        self.checkpoint.check_names()
+    }
+
+    /// Returns the matrices that stay quantized.
+    ///
+    /// # Errors
+    /// If all should be, and the files have none.
+    fn stored(&self) -> Result<Option<Arc<StoredMatrices>>> {
+        if self.packing == Some(Precision::AsStored) {
+            return Ok(Some(Arc::new(StoredMatrices::packed(self.checkpoint)?)));
+        }
+        if !self.keeps_quantized {
+            return Ok(None);
+        }
+        if self.stored.get().is_none() {
+            let matrices = StoredMatrices::dequantized(self.checkpoint)?;
+            let _ = self.stored.set(Arc::new(matrices)); // another thread may have been first
+        }
+        Ok(self.stored.get().cloned())
     }
 
     /// Returns the checkpoint's path.
@@ -152,51 +193,46 @@ impl<'c> Loader<'c> {
     /// Loads block `i`, counted from 0.
     ///
     /// # Errors
-    /// If there is no such block, or a tensor is missing or has the wrong shape or an unsupported dtype.
+    /// If there is no such block, a tensor is missing or has the wrong shape or an unsupported dtype, or as described
+    /// [above](Self).
     pub fn block(&self, i: usize) -> Result<TransformerBlock> {
         let config = self.block_config(i)?;
-        self.build(|vb| TransformerBlock::new(config, vb.pp("blocks").pp(i)))
+        self.build(|vb| {
+            let block = TransformerBlock::new(config, vb.pp("blocks").pp(i))?;
+            match self.packing {
+                None => Ok(block),
+                Some(precision) => block.pack(precision),
+            }
+        })
     }
 
     /// Loads the feed-forward in block `i`; errors as for [`Self::block`].
     pub fn feed_forward(&self, i: usize) -> Result<FeedForward> {
         let config = &self.block_config(i)?.feed_forward;
-        self.build(|vb| FeedForward::new(config, vb.pp("blocks").pp(i).pp("feed_forward")))
+        self.build(|vb| {
+            let layer = FeedForward::new(config, vb.pp("blocks").pp(i).pp("feed_forward"))?;
+            match self.packing {
+                None => Ok(layer),
+                Some(precision) => layer.pack(precision),
+            }
+        })
     }
 
-    /// Loads all blocks and the final norm; errors as for [`Self::block`].
+    /// Loads all blocks and the final norm; errors as for [`Self::block`]. Of packed layers, each block is packed, and its
+    /// original weights are freed, before the next one is read.
     pub fn stack(&self) -> Result<Stack> {
-        let build = |vb| Stack::new(&self.checkpoint.config, vb);
-        self.load(LoadScope::Blocks, None, build)
-    }
-
-    /// Loads all blocks and the final norm and packs them for inference on the CPU.
-    ///
-    /// # Errors
-    /// The errors of [`Self::block`]; also if this loader's parameters are variables, f64, or not on the CPU.
-    pub fn packed_stack(&self, precision: Precision) -> Result<Stack> {
         let config = &self.checkpoint.config;
-        let build = |vb| Stack::packed(config, vb, precision);
-        self.load(LoadScope::Blocks, Some(precision), build)
+        self.load(LoadScope::Blocks, |vb| match self.packing {
+            None => Stack::new(config, vb),
+            Some(precision) => Stack::packed(config, vb, precision),
+        })
     }
 
-    /// # Errors
-    /// If the parameters are variables, which packed layers would detach.
-    pub(crate) fn check_frozen(&self) -> Result<()> {
-        match self.parameters {
-            None => Ok(()),
-            Some(_) => Err(Error::InvalidConfig(
-                "packed layers have no gradient; make the loader with Checkpoint::loader, not trainable"
-                    .to_string(),
-            )),
-        }
-    }
-
-    /// Checks that memory suffices to load `held`, packed in a precision or not.
+    /// Checks that memory suffices to load `held`.
     ///
     /// # Errors
     /// If the minimum that they need ([`LeastMemory::needed`]) exceeds a limit.
-    fn check_room(&self, held: LoadScope, packing: Option<Precision>) -> Result<()> {
+    fn check_room(&self, held: LoadScope) -> Result<()> {
         let Checkpoint {
             plan,
             files,
@@ -219,16 +255,20 @@ impl<'c> Loader<'c> {
         if !self.device.is_cpu() || self.rank.is_some() || !is_whole {
             return Ok(());
         }
-        let stored = self.stored.as_deref();
-        let is_dense =
-            |source: &&StoredParameter| !stored.is_some_and(|stored| stored.has(&source.role));
+        let stored = match self.keeps_quantized {
+            true => self.stored()?,
+            false => None,
+        };
+        let is_dense = |source: &&StoredParameter| {
+            !{ stored.as_ref() }.is_some_and(|stored| stored.has(&source.role))
+        };
         let model = self.checkpoint.model_config().ok();
         let output = model.and_then(|model| model.head.as_ref()?.readout.output.as_ref());
         let least = LeastMemory {
             sources: sources.iter().filter(is_dense).collect(),
             files,
             number: self.dtype.size_in_bytes(),
-            packing,
+            packing: self.packing,
             shares_words: output.is_some_and(|output| output.weight == OutputWeight::Words),
             n_blocks: config.blocks.len(),
         };
@@ -244,6 +284,10 @@ impl<'c> Loader<'c> {
         self.dtype
     }
 
+    pub(crate) fn packing(&self) -> Option<Precision> {
+        self.packing
+    }
+
     /// Returns whether a parameter is not a variable.
     pub(super) fn is_frozen(&self, role: &str) -> bool {
         let source = self.checkpoint.plan.source(role);
@@ -257,8 +301,8 @@ impl<'c> Loader<'c> {
         self.checkpoint
     }
 
-    /// Returns the variables of the layers loaded so far, by role; empty unless the loader comes from
-    /// [`Checkpoint::trainable`]. A buffer in PyTorch, such as BART's `final_logits_bias`, is not a variable.
+    /// Returns the variables of the layers loaded so far, by role; empty unless the loader is
+    /// [`trainable`](Self::trainable). A buffer in PyTorch, such as BART's `final_logits_bias`, is not a variable.
     ///
     /// A role that is loaded again gives the same variable. [`Checkpoint::save`] saves the variables.
     pub fn parameters(&self) -> Parameters {
@@ -301,54 +345,47 @@ impl<'c> Loader<'c> {
         &self,
         build: impl FnOnce(ParameterSource<'c>) -> candle_core::Result<T>,
     ) -> Result<T> {
-        self.built_with(self.stored.clone(), build)
+        self.check()?;
+        let backend = self.backend(self.stored()?);
+        let source = ParameterSource::new(backend, (self.dtype, &self.device));
+        loading(self.checkpoint.files.path(), || build(source))
     }
 
-    /// Like [`Self::build`], for layers that are packed in a precision.
+    /// Loads a part of the checkpoint.
     ///
     /// # Errors
-    /// If quantized values are to be packed directly, and the files have none.
-    fn packing<T>(
-        &self,
-        precision: Precision,
-        build: impl FnOnce(ParameterSource<'c>) -> candle_core::Result<T>,
-    ) -> Result<T> {
-        match precision {
-            Precision::AsStored => {
-                let stored = StoredMatrices::packed(self.checkpoint)?;
-                self.built_with(Some(Arc::new(stored)), build)
-            }
-            _ => self.build(build),
-        }
-    }
-
-    /// Loads layers in the form that is requested: packed in a precision, or in the loader's dtype on its device.
-    ///
-    /// # Errors
-    /// If there cannot be enough memory, layers to pack are variables, or as for [`Self::packing`].
+    /// If there cannot be enough memory, or as for [`Self::build`].
     pub(crate) fn load<T>(
         &self,
         held: LoadScope,
-        packing: Option<Precision>,
         build: impl FnOnce(ParameterSource<'c>) -> candle_core::Result<T>,
     ) -> Result<T> {
-        if packing.is_some() {
-            self.check_frozen()?;
-        }
-        self.check_room(held, packing)?;
-        match packing {
-            Some(precision) => self.packing(precision, build),
-            None => self.build(build),
-        }
+        self.check()?;
+        self.check_room(held)?;
+        self.build(build)
     }
+}
 
-    fn built_with<T>(
-        &self,
-        stored: Option<Arc<StoredMatrices>>,
-        build: impl FnOnce(ParameterSource<'c>) -> candle_core::Result<T>,
-    ) -> Result<T> {
-        let source = ParameterSource::new(self.backend(stored), (self.dtype, &self.device));
-        loading(self.checkpoint.files.path(), || build(source))
+impl Checkpoint {
+    /// # Errors
+    /// If the files contain unknown tensors and [`Strictness`] forbids them.
+    fn check_names(&self) -> Result<()> {
+        let unused = &self.plan.unused;
+        if self.strictness == Strictness::Strict && !unused.is_empty() {
+            // A renamed parameter is both missing and unused; the error about the missing one is clearer.
+            return Err(match self.plan.missing.first() {
+                Some(first) => missing(first, unused, &self.files),
+                None => {
+                    let error = Error::UnusedTensors {
+                        path: self.files.path().to_path_buf(),
+                        family: self.family.name.clone(),
+                        names: unused.clone(),
+                    };
+                    with_keys(&self.files, &unused[0], error)
+                }
+            });
+        }
+        Ok(())
     }
 }
 
@@ -399,6 +436,7 @@ impl CheckpointBackend<'_> {
         device: &Device,
     ) -> Result<Tensor> {
         let files = &self.checkpoint.files;
+        self.checkpoint.check_names()?; // for a `VarBuilder`, which no loader has checked
         let source = self.source(role)?;
         let mut cut = None;
         if let Some(shape) = shape {

@@ -22,7 +22,7 @@ mod two_stacks;
 #[doc(inline)]
 pub use candle_blocks_files::hub;
 use candle_blocks_files::quantized;
-#[doc(inline)]
+#[doc(hidden)]
 pub use candle_blocks_files::{config_json, tensors as files, write};
 
 use std::collections::HashMap;
@@ -37,9 +37,8 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::scheme::{Family, StackPart};
-use crate::config::{HeadTask, ModelConfig, Precision, StackConfig};
+use crate::config::{HeadTask, ModelConfig, StackConfig};
 use crate::error::{Error, Result, setters};
-use crate::layers::{FeedForward, Stack, TransformerBlock};
 
 pub(crate) use adapters::{AssumedOrientation, ExpertMatrix, ExpertPart, PeftBase};
 pub use architecture::Architecture;
@@ -51,6 +50,7 @@ pub use loader::Loader;
 pub use loader::as_stored::{InsteadOfStored, NotAsStored};
 pub use loader::by_role::{ByRole, Parameters};
 pub use loader::tensor_parallel::TensorParallel;
+pub use loader::weights::Weights;
 pub use plain::PlainFile;
 pub(crate) use plan::names_on_disk;
 pub use report::{AppliedAdapter, Conversion, LoadReport, UsedTensor};
@@ -138,13 +138,21 @@ impl CheckpointOptions {
     /// selects one of the adapters in the model's own files (`lora_adaptations` of Jina Embeddings v3).
     ///
     /// ```no_run
-    /// use candle_blocks::{CheckpointOptions, Precision};
+    /// use candle_blocks::{CheckpointOptions, Precision, Weights};
     /// let checkpoint = CheckpointOptions::default().adapter("my-lora").open("llama-3.2-1b")?;
-    /// let model = checkpoint.packed_model(Precision::F32)?;
+    /// let model = checkpoint.load(Weights::Packed(Precision::F32)).model()?;
     /// # Ok::<(), candle_blocks::Error>(())
     /// ```
     pub fn adapter(mut self, directory: impl Into<PathBuf>) -> Self {
         self.adapters.push(directory.into());
+        self
+    }
+
+    /// Loads dense weights as [`Weights::AsStored`].
+    #[doc(hidden)]
+    #[deprecated(note = "load with `Weights::AsStored(dtype, device)`")]
+    pub fn keep_quantized(mut self) -> Self {
+        self.keeps_quantized = true;
         self
     }
 
@@ -270,9 +278,9 @@ impl CheckpointOptions {
 /// The files of a pretrained model: their family, the blocks' configuration, and the location of every parameter.
 ///
 /// ```no_run
-/// use candle_blocks::{Checkpoint, candle_core::{DType, Device, Tensor}};
+/// use candle_blocks::{Checkpoint, Weights, candle_core::{DType, Device, Tensor}};
 /// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
-/// let block = checkpoint.block(0, DType::F32, &Device::Cpu)?;
+/// let block = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu)).block(0)?;
 /// let x = Tensor::randn(0f32, 1., (1, 16, 384), &Device::Cpu)?;
 /// println!("{}", block.forward(&x)?);
 /// # Ok::<(), candle_blocks::Error>(())
@@ -283,7 +291,7 @@ pub struct Checkpoint {
     config: StackConfig,
     plan: Plan,
     strictness: Strictness,
-    /// Linear layers keep weights quantized as in the files.
+    /// [`Weights::Dense`] means [`Weights::AsStored`].
     keeps_quantized: bool,
     beside: Beside,
     /// This is one of two stacks that make one model.
@@ -390,42 +398,29 @@ impl Checkpoint {
         LoadReport::new(&self.plan, &self.files, &self.adapters)
     }
 
-    /// Returns a loader with plain tensors, for inference.
+    /// Returns a loader for layers and models in this form. Each call of it reads the files anew.
+    ///
+    /// ```
+    /// use candle_blocks::{Checkpoint, Precision, Weights, candle_core::{DType, Device}};
+    /// let checkpoint = Checkpoint::open("weights/tiny-bert")?;
+    /// let stack = checkpoint.load(Weights::Packed(Precision::F32)).stack()?; // the fastest form on a CPU
+    /// let model = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu)).model()?; // any device, differentiable
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    pub fn load(&self, weights: Weights) -> Loader<'_> {
+        Loader::new(self, weights)
+    }
+
+    /// Returns a loader with variables, for training, like `load(Weights::Dense(dtype, device))` with
+    /// [`Loader::trainable`].
     ///
     /// # Errors
-    /// If `dtype` is not a floating-point type that `device` supports, if the files contain unknown tensors and
-    /// [`Strictness`] forbids them, or if weights should stay quantized and none are.
-    pub fn loader(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
-        Loader::new(self, dtype, device, None)
-    }
-
-    /// Returns a loader with variables, for training; [`Loader::parameters`] lists them. Weights that stay quantized
-    /// ([`CheckpointOptions::keep_quantized`]) are not variables. Errors as for [`Self::loader`].
+    /// If `dtype` is not a floating-point type that `device` supports, or the files contain unknown tensors and
+    /// [`Strictness`] forbids them.
     pub fn trainable(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
-        Loader::new(self, dtype, device, Some(Parameters::default()))
-    }
-
-    /// Loads block `i`, counted from 0, for inference; errors as for [`Loader::block`].
-    pub fn block(&self, i: usize, dtype: DType, device: &Device) -> Result<TransformerBlock> {
-        self.loader(dtype, device)?.block(i)
-    }
-
-    /// Loads the feed-forward in block `i`, for inference; errors as for [`Loader::block`].
-    pub fn feed_forward(&self, i: usize, dtype: DType, device: &Device) -> Result<FeedForward> {
-        self.loader(dtype, device)?.feed_forward(i)
-    }
-
-    /// Loads all blocks and the final norm, for inference; errors as for [`Loader::block`].
-    pub fn stack(&self, dtype: DType, device: &Device) -> Result<Stack> {
-        self.loader(dtype, device)?.stack()
-    }
-
-    /// Loads all blocks and the final norm and packs them. This is the fastest way to run a checkpoint on a CPU.
-    ///
-    /// Each block is packed, and its original weights are freed, before the next one is read.
-    pub fn packed_stack(&self, precision: Precision) -> Result<Stack> {
-        self.loader(DType::F32, &Device::Cpu)?
-            .packed_stack(precision)
+        let loader = self.load(Weights::Dense(dtype, device)).trainable();
+        loader.check()?;
+        Ok(loader)
     }
 
     /// Returns the blocks' tensors that contain NaN or infinity, each with the index of the first such element.

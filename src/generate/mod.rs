@@ -7,10 +7,10 @@
 //!
 //! ```
 //! use candle_blocks::generate::{GenerationOptions, Generator, Sampler, Sampling};
-//! use candle_blocks::{CheckpointOptions, Precision};
+//! use candle_blocks::{CheckpointOptions, Precision, Weights};
 //! let options = CheckpointOptions::default().family_file("examples/smollm3.json");
 //! let checkpoint = options.open("weights/like/smollm3")?; // or Checkpoint::open of a known family
-//! let model = checkpoint.packed_model(Precision::F32)?;
+//! let model = checkpoint.load(Weights::Packed(Precision::F32)).model()?;
 //! let options = GenerationOptions::of(&checkpoint)?.with_max_new_tokens(4);
 //! let generator = Generator::new(&model, options)?;
 //! let prompts = [vec![3, 5, 7, 2], vec![4, 1]];

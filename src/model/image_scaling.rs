@@ -24,9 +24,9 @@ const CHANGES: [&str; 5] = [
 /// bits as transformers' processors without torchvision.
 ///
 /// ```no_run
-/// use candle_blocks::{Checkpoint, Precision, model::{ImageScaling, ModelInput}};
+/// use candle_blocks::{Checkpoint, Precision, model::{ImageScaling, ModelInput}, Weights};
 /// use candle_blocks::candle_core::{DType, Device, Tensor};
-/// let model = Checkpoint::open("vit-base-patch16-224")?.packed_model(Precision::F32)?;
+/// let model = Checkpoint::open("vit-base-patch16-224")?.load(Weights::Packed(Precision::F32)).model()?;
 /// let bytes = Tensor::zeros((1, 224, 224, 3), DType::U8, &Device::Cpu)?; // your image, as red, green and blue
 /// let pixels = ImageScaling::open("vit-base-patch16-224")?.pixels(&bytes)?;
 /// println!("{:?}", model.forward(&ModelInput::pixels(&pixels))?.logits);

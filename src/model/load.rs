@@ -1,10 +1,10 @@
 //! Models from checkpoints.
 
-use candle_core::{DType, Device};
+use candle_core::Device;
 
 use super::shared::sharing;
 use super::{Model, Seq2Seq, TwoTowers};
-use crate::checkpoint::{Checkpoint, LoadScope, Loader, SecondStack};
+use crate::checkpoint::{LoadScope, Loader, SecondStack};
 use crate::config::{ModelConfig, Precision, TwoStackKind};
 use crate::error::{Error, Result};
 use crate::layers::packed::Packing;
@@ -57,7 +57,7 @@ impl Model {
     ) -> candle_core::Result<Self> {
         let vb = vb.into();
         let mut ends = EmbeddingsAndHead::new(config, vb.clone())?;
-        let packing = Packing::of_file(precision)?;
+        let packing = Packing::new(precision)?;
         for readout in ends.pooler.iter_mut().chain(&mut ends.head) {
             readout.pack(&packing)?;
         }
@@ -171,22 +171,29 @@ impl TwoTowers {
     }
 }
 
-impl Checkpoint {
-    /// Loads the whole model, for inference: embeddings, blocks, and the pooler and head if the files hold them.
+/// Returns the configuration without pooler and head.
+fn base(config: &ModelConfig) -> ModelConfig {
+    ModelConfig::new(config.embeddings.clone(), config.stack.clone())
+}
+
+impl Loader<'_> {
+    /// Loads the whole model: embeddings, blocks, and the pooler and head if the files hold them. In a packed model,
+    /// embedding tables stay f32, except a word embedding that the head shares: its values are rounded to the precision.
     ///
     /// # Errors
-    /// If the family does not describe embeddings, the files hold none, or as in [`Loader::block`].
-    pub fn model(&self, dtype: DType, device: &Device) -> Result<Model> {
-        self.loader(dtype, device)?.model()
+    /// If the family does not describe embeddings, the files hold none, or as in [`Self::block`].
+    pub fn model(&self) -> Result<Model> {
+        let config = self.checkpoint().model_config()?;
+        self.load(LoadScope::Model, |vb| built(config, vb, self.packing()))
     }
 
-    /// Loads the whole model packed for inference on the CPU.
+    /// Loads the model like [`Self::model`], without its pooler and head.
     ///
     /// # Errors
     /// Same as [`Self::model`].
-    pub fn packed_model(&self, precision: Precision) -> Result<Model> {
-        self.loader(DType::F32, &Device::Cpu)?
-            .packed_model(precision)
+    pub fn base_model(&self) -> Result<Model> {
+        let config = base(self.checkpoint().model_config()?);
+        self.load(LoadScope::Blocks, |vb| built(&config, vb, self.packing()))
     }
 
     /// Loads an encoder and its decoder. The checkpoint must have been opened with
@@ -194,17 +201,10 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If the checkpoint has no encoder and decoder, or was not opened with `whole`, or as in [`Self::model`].
-    pub fn seq2seq(&self, dtype: DType, device: &Device) -> Result<Seq2Seq> {
-        self.loader(dtype, device)?.seq2seq()
-    }
-
-    /// Loads an encoder and its decoder packed for inference on the CPU.
-    ///
-    /// # Errors
-    /// Same as [`Self::seq2seq`].
-    pub fn packed_seq2seq(&self, precision: Precision) -> Result<Seq2Seq> {
-        self.loader(DType::F32, &Device::Cpu)?
-            .packed_seq2seq(precision)
+    pub fn seq2seq(&self) -> Result<Seq2Seq> {
+        let (config, other) = self.two_stacks("an encoder and a decoder")?;
+        let build = |vb| Seq2Seq::built(config, other, vb, self.packing());
+        self.load(LoadScope::TwoStacks, build)
     }
 
     /// Loads a text tower and a vision tower. The checkpoint must have been opened with
@@ -212,96 +212,10 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If the checkpoint has no two towers, or was not opened with `whole`, or as in [`Self::model`].
-    pub fn two_towers(&self, dtype: DType, device: &Device) -> Result<TwoTowers> {
-        self.loader(dtype, device)?.two_towers()
-    }
-
-    /// Loads a text tower and a vision tower packed for inference on the CPU.
-    ///
-    /// # Errors
-    /// Same as [`Self::two_towers`].
-    pub fn packed_two_towers(&self, precision: Precision) -> Result<TwoTowers> {
-        self.loader(DType::F32, &Device::Cpu)?
-            .packed_two_towers(precision)
-    }
-
-    /// Loads the model like [`Self::model`], without its pooler and head.
-    ///
-    /// # Errors
-    /// Same as [`Self::model`].
-    pub fn base_model(&self, dtype: DType, device: &Device) -> Result<Model> {
-        let loader = self.loader(dtype, device)?;
-        let config = base(self.model_config()?);
-        loader.load(LoadScope::Blocks, None, |vb| Model::new(&config, vb))
-    }
-
-    /// Loads the model like [`Self::packed_model`], without its pooler and head.
-    ///
-    /// # Errors
-    /// Same as [`Self::model`].
-    pub fn packed_base_model(&self, precision: Precision) -> Result<Model> {
-        let loader = self.loader(DType::F32, &Device::Cpu)?;
-        let config = base(self.model_config()?);
-        let build = |vb| Model::packed(&config, vb, precision);
-        loader.load(LoadScope::Blocks, Some(precision), build)
-    }
-}
-
-/// Returns the configuration without pooler and head.
-fn base(config: &ModelConfig) -> ModelConfig {
-    ModelConfig::new(config.embeddings.clone(), config.stack.clone())
-}
-
-impl Loader<'_> {
-    /// Loads the whole model. Errors are those of [`Checkpoint::model`].
-    pub fn model(&self) -> Result<Model> {
-        let config = self.checkpoint().model_config()?;
-        self.load(LoadScope::Model, None, |vb| Model::new(config, vb))
-    }
-
-    /// Loads the whole model and packs it for inference on the CPU. Embedding tables stay f32, except a word
-    /// embedding that the head shares: its values are rounded to the precision.
-    ///
-    /// # Errors
-    /// Same as [`Checkpoint::model`]. Also if this loader's parameters are variables, f64, or not on the CPU.
-    pub fn packed_model(&self, precision: Precision) -> Result<Model> {
-        let config = self.checkpoint().model_config()?;
-        let build = |vb| Model::packed(config, vb, precision);
-        self.load(LoadScope::Model, Some(precision), build)
-    }
-
-    /// Loads an encoder and its decoder. Errors are those of [`Checkpoint::seq2seq`].
-    pub fn seq2seq(&self) -> Result<Seq2Seq> {
-        self.seq2seq_in(None)
-    }
-
-    /// Loads an encoder and its decoder and packs them. Errors are those of [`Self::packed_model`] and
-    /// [`Checkpoint::seq2seq`].
-    pub fn packed_seq2seq(&self, precision: Precision) -> Result<Seq2Seq> {
-        self.seq2seq_in(Some(precision))
-    }
-
-    fn seq2seq_in(&self, packing: Option<Precision>) -> Result<Seq2Seq> {
-        let (config, other) = self.two_stacks("an encoder and a decoder")?;
-        let build = |vb| Seq2Seq::built(config, other, vb, packing);
-        self.load(LoadScope::TwoStacks, packing, build)
-    }
-
-    /// Loads a text tower and a vision tower. Errors are those of [`Checkpoint::two_towers`].
     pub fn two_towers(&self) -> Result<TwoTowers> {
-        self.two_towers_in(None)
-    }
-
-    /// Loads a text tower and a vision tower and packs them. Errors are those of [`Self::packed_model`] and
-    /// [`Checkpoint::two_towers`].
-    pub fn packed_two_towers(&self, precision: Precision) -> Result<TwoTowers> {
-        self.two_towers_in(Some(precision))
-    }
-
-    fn two_towers_in(&self, packing: Option<Precision>) -> Result<TwoTowers> {
         let (config, other) = self.two_stacks("a text and a vision tower")?;
-        let build = |vb| TwoTowers::built(config, other, vb, packing);
-        self.load(LoadScope::TwoStacks, packing, build)
+        let build = |vb| TwoTowers::built(config, other, vb, self.packing());
+        self.load(LoadScope::TwoStacks, build)
     }
 
     fn two_stacks(&self, wanted: &str) -> Result<(&ModelConfig, &SecondStack)> {

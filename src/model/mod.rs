@@ -5,10 +5,10 @@
 //! text encoder and an image encoder.
 //!
 //! ```
-//! use candle_blocks::{Checkpoint, Precision, model::ModelInput};
+//! use candle_blocks::{Checkpoint, Precision, model::ModelInput, Weights};
 //! use candle_blocks::candle_core::{Device, Tensor};
 //! let checkpoint = Checkpoint::open("weights/tiny-bert")?;
-//! let model = checkpoint.packed_model(Precision::F32)?;
+//! let model = checkpoint.load(Weights::Packed(Precision::F32)).model()?;
 //! let ids = Tensor::new(&[[2u32, 5, 7], [4, 1, 0]], &Device::Cpu)?;
 //! let mask = Tensor::new(&[[1u8, 1, 1], [1, 1, 0]], &Device::Cpu)?; // 1 = a real token
 //! let output = model.forward(&ModelInput::tokens(&ids).with_mask(&mask))?;
@@ -17,6 +17,7 @@
 //! ```
 
 mod cache;
+mod deprecated;
 mod image_scaling;
 mod input;
 mod load;

@@ -8,13 +8,13 @@ use crate::config::{EmbeddingsConfig, HeadTask};
 use crate::error::getters;
 use crate::layers::{DropoutSource, of_sequences};
 
-/// An encoder and its decoder (BART, T5, Whisper), made by [`Checkpoint::seq2seq`](crate::Checkpoint::seq2seq).
+/// An encoder and its decoder (BART, T5, Whisper), made by [`Loader::seq2seq`](crate::Loader::seq2seq).
 ///
 /// ```no_run
-/// use candle_blocks::{CheckpointOptions, Precision, model::ModelInput};
+/// use candle_blocks::{CheckpointOptions, Precision, model::ModelInput, Weights};
 /// use candle_blocks::candle_core::{D, Device, Tensor};
 /// let checkpoint = CheckpointOptions::default().whole().open("bart-base")?;
-/// let model = checkpoint.packed_seq2seq(Precision::F32)?;
+/// let model = checkpoint.load(Weights::Packed(Precision::F32)).seq2seq()?;
 /// let text = Tensor::new(&[[0u32, 31414, 232, 2]], &Device::Cpu)?;
 /// let encoded = model.encode(&ModelInput::tokens(&text))?;
 /// let (mut cache, mut token) = (model.new_cache(), Tensor::new(&[[2u32]], &Device::Cpu)?);

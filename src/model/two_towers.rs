@@ -7,7 +7,7 @@ use crate::Error;
 use crate::error::getters;
 use crate::layers::{DropoutSource, Similarity};
 
-/// A text tower and a vision tower (CLIP, SigLIP), made by [`Checkpoint::two_towers`](crate::Checkpoint::two_towers).
+/// A text tower and a vision tower (CLIP, SigLIP), made by [`Loader::two_towers`](crate::Loader::two_towers).
 #[derive(Clone, Debug)]
 pub struct TwoTowers {
     pub(super) text: Model,

@@ -14,8 +14,7 @@ use crate::layers::{
     TokenEmbeddings, Tokens,
 };
 
-/// A model with its embeddings, blocks, pooler and head, made by [`Checkpoint::model`](crate::Checkpoint::model) or
-/// [`Checkpoint::packed_model`](crate::Checkpoint::packed_model).
+/// A model with its embeddings, blocks, pooler and head, made by [`Loader::model`](crate::Loader::model).
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(super) config: ModelConfig,

@@ -14,11 +14,10 @@ use super::sentences::{Sentences, VectorSource};
 use super::{Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy};
 use crate::config::{Activation, Precision};
 use crate::error::{Error, Result, setters};
-use crate::model::{Model, Seq2Seq};
 use crate::text::encoder::folder::Folder;
 use crate::text::encoder::reading::{LengthLimit, TextReading};
 use crate::text::sentences::stages::{Feature, ModuleStep, VectorMap};
-use crate::{Checkpoint, CheckpointOptions};
+use crate::{Checkpoint, CheckpointOptions, Loader, Weights};
 
 /// Model types with two stacks for which sentence-transformers only uses the encoder.
 const ENCODERS: &[&str] = &[
@@ -141,9 +140,9 @@ impl TextOptions {
         }
         let model = match &source {
             VectorSource::Pooling(pooling) if pooling.reads == TokenFeatures::Hidden => {
-                self.base_model(&checkpoint)
+                self.loader(&checkpoint).base_model()
             }
-            _ => self.model(&checkpoint),
+            _ => self.loader(&checkpoint).model(),
         }?;
         let encoder = Encoder::new(model, &checkpoint, files.reading)?;
         let sentences = Sentences::new(encoder, source, steps, Feature::Vectors)?;
@@ -173,17 +172,25 @@ impl TextOptions {
         let (head, labels) = match files.body {
             ResultBody::Pooling(mut pooling) if is_cross_encoder => {
                 let steps = std::mem::take(&mut pooling.steps);
-                let model = self.base_model(&checkpoint)?;
+                let model = self.loader(&checkpoint).base_model()?;
                 let encoder = Encoder::new(model, &checkpoint, files.reading)?;
                 let source = VectorSource::Pooling(pooling);
                 modules(encoder, source, steps)?
             }
             ResultBody::Pooler(steps) => {
-                let encoder = Encoder::new(self.model(&checkpoint)?, &checkpoint, files.reading)?;
+                let encoder = Encoder::new(
+                    self.loader(&checkpoint).model()?,
+                    &checkpoint,
+                    files.reading,
+                )?;
                 modules(encoder, VectorSource::Pooler, steps)?
             }
             ResultBody::NextToken { yes, no } => {
-                let encoder = Encoder::new(self.model(&checkpoint)?, &checkpoint, files.reading)?;
+                let encoder = Encoder::new(
+                    self.loader(&checkpoint).model()?,
+                    &checkpoint,
+                    files.reading,
+                )?;
                 let n_tokens = encoder.n_tokens()?;
                 if let Some(id) = [Some(yes), no]
                     .into_iter()
@@ -202,10 +209,14 @@ impl TextOptions {
                 let encoder = match checkpoint.second_stack()? {
                     // BART's head is the decoder's.
                     Some(_) => {
-                        let whole = self.seq2seq(&checkpoint)?;
+                        let whole = self.loader(&checkpoint).seq2seq()?;
                         Encoder::with_decoder(whole, &checkpoint, files.reading)?
                     }
-                    None => Encoder::new(self.model(&checkpoint)?, &checkpoint, files.reading)?,
+                    None => Encoder::new(
+                        self.loader(&checkpoint).model()?,
+                        &checkpoint,
+                        files.reading,
+                    )?,
                 };
                 (Head::Own(encoder), checkpoint.labels()?)
             }
@@ -249,7 +260,7 @@ impl TextOptions {
             return Err(Error::input(name, reason));
         }
         let checkpoint = self.checkpoint.clone().open(path)?;
-        let model = self.model(&checkpoint)?;
+        let model = self.loader(&checkpoint).model()?;
         let generator = TextGenerator::new(&checkpoint, model)?;
         Ok(generator.with_notes(self.notes(&checkpoint)))
     }
@@ -269,7 +280,7 @@ impl TextOptions {
         if !expansion.is_some_and(|added| added.truncates) {
             self.shorten(&mut each.queries);
         }
-        let model = self.base_model(checkpoint)?;
+        let model = self.loader(checkpoint).base_model()?;
         let pipeline = |reading, skipped: &[String]| {
             let encoder = Encoder::new(model.clone(), checkpoint, reading)?;
             let source = VectorSource::Pooling(each.body.clone());
@@ -341,26 +352,11 @@ impl TextOptions {
         types.map(|of_type| format!("{path}: {of_type}")).collect()
     }
 
-    fn model(&self, checkpoint: &Checkpoint) -> Result<Model> {
-        match &self.form {
-            WeightForm::Packed(precision) => checkpoint.packed_model(*precision),
-            WeightForm::Plain(dtype, device) => checkpoint.model(*dtype, device),
-        }
-    }
-
-    fn seq2seq(&self, checkpoint: &Checkpoint) -> Result<Seq2Seq> {
-        match &self.form {
-            WeightForm::Packed(precision) => checkpoint.packed_seq2seq(*precision),
-            WeightForm::Plain(dtype, device) => checkpoint.seq2seq(*dtype, device),
-        }
-    }
-
-    /// Returns the model without pooler and head.
-    fn base_model(&self, checkpoint: &Checkpoint) -> Result<Model> {
-        match &self.form {
-            WeightForm::Packed(precision) => checkpoint.packed_base_model(*precision),
-            WeightForm::Plain(dtype, device) => checkpoint.base_model(*dtype, device),
-        }
+    fn loader<'c>(&self, checkpoint: &'c Checkpoint) -> Loader<'c> {
+        checkpoint.load(match &self.form {
+            WeightForm::Packed(precision) => Weights::Packed(*precision),
+            WeightForm::Plain(dtype, device) => Weights::Dense(*dtype, device),
+        })
     }
 }
 

@@ -97,7 +97,7 @@ const HEADS: [&str; 5] = [
 ];
 
 fn through_model(checkpoint: &Checkpoint, loader: &Loader, input: &TraceInput) -> Result<Stages> {
-    let mut stages = of_whole(loader, &input.model, None)?;
+    let mut stages = of_whole(loader, &input.model)?;
     let is_there = |name: &&str| stages.iter().any(|(stage, _)| stage == name);
     let head = HEADS.into_iter().find(|name| is_there(name));
     let started = [

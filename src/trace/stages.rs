@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::TraceInput;
-use crate::checkpoint::{Checkpoint, Loader};
+use crate::checkpoint::{Checkpoint, Loader, Weights};
 use crate::config::{BlockConfig, HeadTask, Precision, StackConfig, TwoStackKind};
 use crate::error::{Error, Result};
 use crate::layers::{BlockStages, Embeddings, ForwardContext};
@@ -25,10 +25,13 @@ pub fn run(
 ) -> Result<Stages> {
     let input = input.moved(dtype, device)?;
     let Some(x) = &input.hidden_states else {
-        return of_whole(&checkpoint.loader(dtype, device)?, &input.model, None);
+        return of_whole(
+            &checkpoint.load(Weights::Dense(dtype, device)),
+            &input.model,
+        );
     };
     checkpoint.check_chosen()?;
-    let stack = checkpoint.stack(dtype, device)?;
+    let stack = checkpoint.load(Weights::Dense(dtype, device)).stack()?;
     of_blocks(checkpoint.config(), &input, x, |context, observer| {
         stack.observe(x, context, observer)
     })
@@ -46,11 +49,11 @@ pub fn run_packed(
 ) -> Result<Stages> {
     let input = input.moved(dtype, &Device::Cpu)?;
     let Some(x) = &input.hidden_states else {
-        let loader = checkpoint.loader(dtype, &Device::Cpu)?;
-        return of_whole(&loader, &input.model, Some(precision));
+        let loader = checkpoint.load(Weights::Packed(precision));
+        return of_whole(&loader.with_dtype(dtype), &input.model);
     };
     checkpoint.check_chosen()?;
-    let stack = checkpoint.packed_stack(precision)?;
+    let stack = checkpoint.load(Weights::Packed(precision)).stack()?;
     of_blocks(checkpoint.config(), &input, x, |context, observer| {
         stack.observe(x, context, observer)
     })
@@ -74,24 +77,12 @@ pub(super) fn of_blocks(
     Ok(stages)
 }
 
-/// Returns the stages of a whole model, with one stack or two, packed if requested.
-pub(super) fn of_whole(
-    loader: &Loader,
-    input: &ModelInput,
-    packing: Option<Precision>,
-) -> Result<Stages> {
-    let kind = loader.checkpoint().second_stack()?.map(|other| other.kind);
-    match (kind, packing) {
-        (None, None) => of_model(&loader.model()?, input),
-        (None, Some(precision)) => of_model(&loader.packed_model(precision)?, input),
-        (Some(TwoStackKind::EncoderDecoder { .. }), None) => of_seq2seq(&loader.seq2seq()?, input),
-        (Some(TwoStackKind::EncoderDecoder { .. }), Some(precision)) => {
-            of_seq2seq(&loader.packed_seq2seq(precision)?, input)
-        }
-        (Some(TwoStackKind::TwoTowers { .. }), None) => of_towers(&loader.two_towers()?, input),
-        (Some(TwoStackKind::TwoTowers { .. }), Some(precision)) => {
-            of_towers(&loader.packed_two_towers(precision)?, input)
-        }
+/// Returns the stages of a whole model, with one stack or two.
+pub(super) fn of_whole(loader: &Loader, input: &ModelInput) -> Result<Stages> {
+    match loader.checkpoint().second_stack()?.map(|other| other.kind) {
+        None => of_model(&loader.model()?, input),
+        Some(TwoStackKind::EncoderDecoder { .. }) => of_seq2seq(&loader.seq2seq()?, input),
+        Some(TwoStackKind::TwoTowers { .. }) => of_towers(&loader.two_towers()?, input),
     }
 }
 

@@ -89,13 +89,13 @@ impl Fresh {
     /// checkpoint lacks, which stay as they are. So a new head is trained on pretrained blocks:
     ///
     /// ```no_run
-    /// use candle_blocks::{Architecture, Checkpoint, candle_core::{DType, Device}, model::Model, train::Fresh};
+    /// use candle_blocks::{Architecture, Checkpoint, candle_core::{DType, Device}, model::Model, train::Fresh, Weights};
     /// // A copy of the pretrained model's config.json that names a class with a head, and the labels.
     /// let architecture = Architecture::open("classifier/config.json")?;
     /// let fresh = Fresh::new(architecture.initialization.clone(), 42, DType::F32, &Device::Cpu);
     /// let model = Model::new(architecture.model_config()?, fresh.var_builder())?;
     /// let pretrained = Checkpoint::open("all-MiniLM-L6-v2")?;
-    /// let new = fresh.copy_from(&pretrained.loader(DType::F32, &Device::Cpu)?)?;
+    /// let new = fresh.copy_from(&pretrained.load(Weights::Dense(DType::F32, &Device::Cpu)))?;
     /// assert_eq!(new.len(), 2); // weight and bias of the head
     /// // ... train `fresh.parameters()`, then:
     /// architecture.save("trained", fresh.parameters(), &[])?;

@@ -63,17 +63,17 @@ fn local(role: &str) -> &str {
 /// LoRA adapters on a stack: `y = x·Wᵀ + b + alpha/rank · dropout(x)·Aᵀ·Bᵀ` instead of `y = x·Wᵀ + b`, where only
 /// `A` and `B` are trained (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>).
 ///
-/// A quantized checkpoint opened with [`CheckpointOptions::keep_quantized`](crate::CheckpointOptions::keep_quantized) stays
-/// quantized under them.
+/// Quantized weights stay quantized under them in a stack that is loaded with
+/// [`Weights::AsStored`](crate::Weights::AsStored).
 ///
 /// In PEFT and here, `A` starts Kaiming-uniform (`±1/√d_in`) and `B` zero, so nothing changes before the first step. Adapters
 /// on a stack in f16 or bf16 are f32, since a training step may be too small for half types.
 ///
 /// ```no_run
-/// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
+/// use candle_blocks::{Checkpoint, candle_core::{DType, Device}, Weights};
 /// use candle_blocks::train::{AdamW, AdamWConfig, Lora, LoraConfig, ParameterGroup};
 /// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
-/// let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?; // plain tensors: frozen
+/// let mut stack = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu)).stack()?; // plain tensors: frozen
 /// let config = LoraConfig::new(8, 16.0, &["attention.query", "attention.value"]);
 /// let lora = Lora::attach(&mut stack, config, 42)?;
 /// let group = ParameterGroup::new(lora.parameters(), 0.0);
@@ -95,7 +95,7 @@ const CONFIG: &str = "lora";
 impl Lora {
     /// Adds an adapter to every linear layer in the stack that the configuration selects. From then on, the weights of these
     /// layers get no gradients. To freeze everything else as well, load the stack without variables
-    /// ([`Checkpoint::stack`](crate::Checkpoint::stack)); otherwise give the optimizer the other variables to train.
+    /// ([`Checkpoint::load`](crate::Checkpoint::load)); otherwise give the optimizer the other variables to train.
     ///
     /// # Errors
     /// If a pattern matches no linear layer, the rank is 0, another number is out of range, or a layer already has an
@@ -175,8 +175,8 @@ impl Lora {
             }
             if linear.kept_weight().dense().is_none() {
                 let reason = "its weight stays quantized, and cannot hold the sum with the \
-                 adapter's product; save the adapters, open the checkpoint without \
-                 keep_quantized, and merge them there";
+                 adapter's product; save the adapters, load the stack with Weights::Dense, \
+                 and merge them there";
                 return Err(Error::input(role, reason));
             }
             merged.push((role, linear.merged()?.weight()?.detach()));
@@ -254,7 +254,7 @@ fn check_variables(stack: &Stack, config: &LoraConfig) -> Result<()> {
         .filter(|(_, (role, _))| config.picks(role))
     {
         let refused = |reason: String| {
-            let cure = "save the adapters (Lora::save), and merge them into a stack of plain tensors (Checkpoint::stack)";
+            let cure = "save the adapters (Lora::save), and merge them into a stack of plain tensors (Checkpoint::load)";
             Err(Error::input(
                 format!("{role}.weight"),
                 format!("{reason}; {cure}"),

@@ -48,9 +48,9 @@ impl Lora {
     /// `checkpoint`: for a checkpoint that was opened with an adapter, a folder that [`Checkpoint::save`] wrote.
     ///
     /// ```no_run
-    /// # use candle_blocks::{CheckpointOptions, candle_core::{DType, Device}, train::{Lora, LoraConfig}};
+    /// # use candle_blocks::{CheckpointOptions, candle_core::{DType, Device}, train::{Lora, LoraConfig}, Weights};
     /// let first = CheckpointOptions::default().adapter("first").open("llama-3.2-1b")?;
-    /// let mut stack = first.stack(DType::F32, &Device::Cpu)?;
+    /// let mut stack = first.load(Weights::Dense(DType::F32, &Device::Cpu)).stack()?;
     /// let second = Lora::attach(&mut stack, LoraConfig::new(8, 16.0, &["attention.*"]), 1)?;
     /// // .. train ..
     /// first.save("with-first", candle_blocks::Parameters::default())?; // the base with the first adapter

@@ -51,6 +51,7 @@ const MODULES: &[(&str, &[Arrows])] = &[
             ("compat", &["checkpoint"]),
             ("text", &["generate", "model", "checkpoint"]),
             ("trace", &["model", "checkpoint"]),
+            ("advanced", &["generate", "checkpoint"]),
         ],
     ),
 ];

@@ -64,7 +64,12 @@ impl Literal {
                     .any(|part| part == "note" || part == "notes")
             })
         };
-        self.text.starts_with("note: ") || self.around.iter().any(is_note)
+        // The compiler says what is deprecated.
+        let is_deprecation = self
+            .around
+            .iter()
+            .any(|code| code.ends_with("#[deprecated"));
+        !is_deprecation && (self.text.starts_with("note: ") || self.around.iter().any(is_note))
     }
 
     /// Returns true for a text that says something itself, besides the values in it.

@@ -1,7 +1,7 @@
 //! `examples/fine_tune.rs` trains what it says, and nothing else.
 
 use candle_blocks::{
-    Checkpoint,
+    Checkpoint, Weights,
     candle_core::{DType, Device},
 };
 
@@ -25,6 +25,11 @@ fn a_feed_forward_is_fine_tuned_whole_and_by_adapters() {
         let is_feed_forward =
             |name: &&str| name.contains("intermediate") || !name.contains("attention");
         assert!(changed.iter().all(is_feed_forward), "{changed:?}");
-        assert!(saved.stack(DType::F32, &Device::Cpu).is_ok());
+        assert!(
+            saved
+                .load(Weights::Dense(DType::F32, &Device::Cpu))
+                .stack()
+                .is_ok()
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use candle_blocks::candle_core::Tensor;
 use candle_blocks::checkpoint::{Existing, Quantization};
-use candle_blocks::{Checkpoint, SaveOptions};
+use candle_blocks::{Checkpoint, SaveOptions, Weights};
 
 use crate::weights::weights;
 
@@ -99,10 +99,11 @@ fn the_directory_that_a_checkpoint_came_from_is_replaced_with_all_that_it_has() 
     }
     Checkpoint::open(from.path())
         .unwrap()
-        .stack(
+        .load(Weights::Dense(
             candle_blocks::candle_core::DType::F32,
             &candle_blocks::candle_core::Device::Cpu,
-        )
+        ))
+        .stack()
         .unwrap();
 }
 

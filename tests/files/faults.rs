@@ -15,7 +15,7 @@ use std::{
 };
 
 use candle_blocks::{
-    Architecture, Checkpoint, SaveOptions,
+    Architecture, Checkpoint, SaveOptions, Weights,
     candle_core::{DType, Device, Tensor},
     checkpoint::{Existing, GgufType, Quantization},
     train::{AdamW, AdamWConfig, Fresh, Lora, LoraConfig, ParameterGroup},
@@ -88,7 +88,10 @@ fn operation(name: &str, target: &Path, writer: u64) -> Box<dyn FnOnce() -> Resu
             Box::new(move || words(state.save(target, &notes)))
         }
         "save adapters" | "save adapters for PEFT" => {
-            let mut stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+            let mut stack = checkpoint
+                .load(Weights::Dense(DType::F32, &Device::Cpu))
+                .stack()
+                .unwrap();
             let config = LoraConfig::new(2, 4.0, &["attention.query"]);
             let lora = Lora::attach(&mut stack, config, 3 + writer).unwrap();
             match name {
@@ -112,7 +115,9 @@ fn operation(name: &str, target: &Path, writer: u64) -> Box<dyn FnOnce() -> Resu
         }
         "open" => Box::new(move || {
             let checkpoint = Checkpoint::open(&target).map_err(|error| error.to_string())?;
-            let model = checkpoint.stack(DType::F32, &Device::Cpu);
+            let model = checkpoint
+                .load(Weights::Dense(DType::F32, &Device::Cpu))
+                .stack();
             model.map(drop).map_err(|error| error.to_string())
         }),
         other => panic!("no operation {other}"),

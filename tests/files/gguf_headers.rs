@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use candle_blocks::{Checkpoint, Precision, checkpoint::files::TensorFiles};
+use candle_blocks::{Checkpoint, Precision, Weights, checkpoint::files::TensorFiles};
 
 use crate::weights::{is_present, weights};
 
@@ -161,7 +161,8 @@ fn a_file_that_is_cut_anywhere_or_changed_is_an_error_or_a_model() {
     let path = folder.path().join("model.gguf");
     let open = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
-        Checkpoint::open(&path).and_then(|opened| opened.packed_stack(Precision::F32))
+        Checkpoint::open(&path)
+            .and_then(|opened| opened.load(Weights::Packed(Precision::F32)).stack())
     };
     open(&bytes).unwrap();
     for n in (0..bytes.len()).step_by(61) {

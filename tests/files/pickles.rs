@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use candle_blocks::{
-    Activation, Checkpoint, PlainFile,
+    Activation, Checkpoint, PlainFile, Weights,
     candle_core::{DType, Device, Tensor},
     checkpoint::{files::TensorFiles, scheme::Orientation},
     model::ModelInput,
@@ -118,7 +118,8 @@ fn folder_of(name: &str, is_wanted: fn(&str) -> bool) -> tempfile::TempDir {
 /// Returns every result of the whole model, for some ids.
 fn results(path: &Path) -> Vec<(DType, Vec<usize>, Vec<u8>)> {
     let checkpoint = Checkpoint::open(path).unwrap();
-    let model = checkpoint.model(DType::F32, &CPU).unwrap();
+    let model = checkpoint.load(Weights::Dense(DType::F32, &CPU));
+    let model = model.model().unwrap();
     let ids = Tensor::new(&[[1u32, 7, 3, 11], [4, 0, 9, 2]], &CPU).unwrap();
     let output = model.forward(&ModelInput::tokens(&ids)).unwrap();
     let all = [Some(output.last_hidden_state), output.logits];

@@ -9,7 +9,7 @@ use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::checkpoint::{
     Existing, GgufType, Quantization, QuantizedTensor, files::TensorFiles,
 };
-use candle_blocks::{Checkpoint, CheckpointOptions, SaveOptions};
+use candle_blocks::{Checkpoint, CheckpointOptions, SaveOptions, Weights};
 use serde_json::{Value, json};
 
 use crate::weights::{is_present, weights};
@@ -49,7 +49,7 @@ fn numbers(tensor: &Tensor) -> Vec<f32> {
 
 /// Returns every parameter by role, including embeddings and heads.
 fn parameters(checkpoint: &Checkpoint) -> HashMap<String, Vec<f32>> {
-    let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+    let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
     let (vb, report) = (loader.var_builder(), checkpoint.report());
     let roles = report.used.into_iter().chain(report.ends);
     let roles = roles.flat_map(|used| used.roles);

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fs};
 
 use candle_blocks::{
-    Checkpoint, Error, SaveOptions,
+    Checkpoint, Error, SaveOptions, Weights,
     candle_core::{DType, Device, Tensor},
     checkpoint::{Existing, files::TensorFiles, write::write_safetensors},
 };
@@ -61,7 +61,8 @@ fn a_path_may_be_long() {
         .unwrap();
     let block = Checkpoint::open(&saved)
         .unwrap()
-        .block(0, DType::F32, &Device::Cpu);
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .block(0);
     block.unwrap();
     assert_eq!(names(&long), ["model.safetensors", "saved"]);
 }

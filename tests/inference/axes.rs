@@ -1,7 +1,7 @@
 //! Positions by time, row and column with a cache.
 
 use candle_blocks::{
-    Checkpoint, ForwardContext, Precision,
+    Checkpoint, ForwardContext, Precision, Weights,
     candle_core::{DType, Device, Tensor},
 };
 
@@ -55,7 +55,10 @@ fn time_row_and_column_rotate_the_same_with_a_cache_and_differ_from_counting() {
         let checkpoint = Checkpoint::open(weights(&format!("families/{family}"))).unwrap();
         let width = checkpoint.config().blocks[0].d_model();
 
-        let stack = checkpoint.stack(DType::F64, &device()).unwrap();
+        let stack = checkpoint
+            .load(Weights::Dense(DType::F64, &device()))
+            .stack()
+            .unwrap();
         let x = input(DType::F64, width);
         let full = stack.forward_with(&x, &context(&positions())).unwrap();
         let mut cache = stack.new_cache();
@@ -67,7 +70,10 @@ fn time_row_and_column_rotate_the_same_with_a_cache_and_differ_from_counting() {
         let counted = stack.forward_with(&x, &ForwardContext::evaluation());
         assert!(difference(&counted.unwrap(), &full) > 1e-2, "{family}");
 
-        let stack = checkpoint.packed_stack(Precision::F32).unwrap();
+        let stack = checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .stack()
+            .unwrap();
         let on_cpu = |of: Tensor| of.to_device(&Device::Cpu).unwrap();
         let x = on_cpu(input(DType::F32, width));
         let full = on_cpu(full).to_dtype(DType::F32).unwrap();
@@ -92,7 +98,10 @@ fn three_equal_positions_rotate_as_one_and_one_row_applies_to_every_sequence() {
     }
     for family in FAMILIES {
         let checkpoint = Checkpoint::open(weights(&format!("families/{family}"))).unwrap();
-        let stack = checkpoint.stack(DType::F32, &device()).unwrap();
+        let stack = checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .stack()
+            .unwrap();
         let x = input(DType::F32, checkpoint.config().blocks[0].d_model());
         let of = |positions: &Tensor| stack.forward_with(&x, &context(positions)).unwrap();
         let one = Tensor::new(&[[3u32, 4, 6, 9, 10, 11]], &device()).unwrap();

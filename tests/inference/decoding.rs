@@ -1,7 +1,7 @@
 //! Decoding with a cache gives what the full forward gives.
 
 use candle_blocks::{
-    AttentionMask, CheckpointOptions, ForwardContext, Position, Stack, Visibility,
+    AttentionMask, CheckpointOptions, ForwardContext, Position, Stack, Visibility, Weights,
     candle_core::{DType, Tensor},
     config::RotaryScaling,
 };
@@ -16,7 +16,10 @@ fn decoders() -> Vec<(String, Stack, usize)> {
         let first = &checkpoint.config().blocks[0];
         let is_causal = first.attention.visibility == Visibility::Causal;
         if is_causal && !depends_on_length(&first.attention.position) {
-            let stack = checkpoint.stack(DType::F64, &device()).unwrap();
+            let stack = checkpoint
+                .load(Weights::Dense(DType::F64, &device()))
+                .stack()
+                .unwrap();
             decoders.push((committed.label(), stack, first.d_model()));
         }
     }
@@ -149,7 +152,10 @@ fn a_cache_refuses_what_it_cannot_serve() {
     let encoder = CheckpointOptions::default()
         .open(weights("tiny-bert"))
         .unwrap();
-    let encoder = encoder.stack(DType::F64, &device()).unwrap();
+    let encoder = encoder
+        .load(Weights::Dense(DType::F64, &device()))
+        .stack()
+        .unwrap();
     let mut cache = encoder.new_cache();
     let context = ForwardContext::evaluation();
     let error = encoder

@@ -1,7 +1,7 @@
 //! Packed layers against PyTorch's fixtures, against the layers they were made from, and against themselves.
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, ForwardContext, Precision, Stack, Visibility,
+    AttentionMask, Checkpoint, ForwardContext, Precision, Stack, Visibility, Weights,
     candle_core::{DType, Device, Tensor, Var},
     config::GroupSize,
     trace,
@@ -234,7 +234,7 @@ const PRECISIONS: [Precision; 7] = [
 fn packed_stacks() -> impl Iterator<Item = (String, Checkpoint, Stack)> {
     let of = |(stack, precision): (Committed, Precision)| {
         let checkpoint = stack.open();
-        let packed = checkpoint.packed_stack(precision).unwrap();
+        let packed = checkpoint.load(Weights::Packed(precision)).stack().unwrap();
         (
             format!("{} {precision:?}", stack.label()),
             checkpoint,
@@ -389,7 +389,10 @@ fn a_decoder_fed_in_chunks_gives_the_bits_of_the_full_forward() {
 fn unsupported_options_of_packed_layers_are_errors() {
     cpu_only("packed weights");
     let checkpoint = stacks()[0].open();
-    let packed = checkpoint.packed_stack(Precision::F32).unwrap();
+    let packed = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .stack()
+        .unwrap();
     let x = input(1, 3, width(&packed));
     let message =
         |result: candle_blocks::candle_core::Result<Tensor>| result.unwrap_err().to_string();
@@ -402,10 +405,13 @@ fn unsupported_options_of_packed_layers_are_errors() {
     assert!(refused.contains("do not train"), "{refused}");
     let refused = message(packed.forward(&input(1, 3, width(&packed) + 1)));
     assert!(refused.contains("expected [.., "), "{refused}");
-    let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
-    let refused = loader.packed_stack(Precision::F32).unwrap_err().to_string();
+    let loader = checkpoint.load(Weights::Packed(Precision::F32)).trainable();
+    let refused = loader.stack().unwrap_err().to_string();
     assert!(refused.contains("no gradient"), "{refused}");
-    let double = checkpoint.stack(DType::F64, &Device::Cpu).unwrap();
+    let double = checkpoint
+        .load(Weights::Dense(DType::F64, &Device::Cpu))
+        .stack()
+        .unwrap();
     let refused = double.pack(Precision::F32).unwrap_err().to_string();
     assert!(refused.contains("F64"), "{refused}");
 }
@@ -417,7 +423,7 @@ fn weights_in_half_precision_give_in_f16_the_bits_that_they_give_in_f32() {
     let stored = stacks.iter().find(|stack| stack.name == "tiny-gpt2-f16");
     let checkpoint = stored.expect("it is among the committed stacks").open();
     let [f32, f16] = [Precision::F32, Precision::F16]
-        .map(|precision| checkpoint.packed_stack(precision).unwrap());
+        .map(|precision| checkpoint.load(Weights::Packed(precision)).stack().unwrap());
     assert!(10 * f16.bytes() < 6 * f32.bytes());
     let x = input(3, 9, width(&f32));
     let [f32, f16] = [f32, f16].map(|stack| bits(&stack.forward(&x).unwrap()));

@@ -9,7 +9,7 @@ use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::checkpoint::{InsteadOfStored, NotAsStored};
 use candle_blocks::model::{Model, ModelInput};
 use candle_blocks::verify::{Expected, compare};
-use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
+use candle_blocks::{Checkpoint, CheckpointOptions, Precision, Weights};
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
@@ -80,8 +80,14 @@ fn assert_computes(checkpoint: &Checkpoint, expected: &TensorFiles) {
     let read = |name: &str| expected.read(name).unwrap();
     let judge = Expected::new(read("output"), Some(read("output.f64"))).unwrap();
     for model in [
-        checkpoint.model(DType::F32, &Device::Cpu).unwrap(),
-        checkpoint.packed_model(Precision::F32).unwrap(),
+        checkpoint
+            .load(Weights::Dense(DType::F32, &Device::Cpu))
+            .model()
+            .unwrap(),
+        checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .model()
+            .unwrap(),
     ] {
         let comparison = compare("output", &output(&model, expected), &judge, None);
         assert!(comparison.passed(), "{:?}: {comparison:?}", expected.path());
@@ -107,7 +113,10 @@ fn adapters_compute_what_peft_computes() {
         }
         // Without them the model computes something else.
         let bare = open(&base, &[]).unwrap();
-        let bare = output(&bare.packed_model(Precision::F32).unwrap(), &expected);
+        let bare = output(
+            &bare.load(Weights::Packed(Precision::F32)).model().unwrap(),
+            &expected,
+        );
         let judge = Expected::new(expected.read("output").unwrap(), None).unwrap();
         assert!(
             !compare("output", &bare, &judge, None).passed(),
@@ -204,7 +213,10 @@ fn an_adapter_on_quantized_weights_is_added_to_the_dequantized_values() {
             .unwrap();
         assert!(off.to_scalar::<f32>().unwrap() < 1e-5, "{base:?}");
         // Quantized values with an adapter added have no packed form, and the report says so.
-        checkpoint.packed_model(Precision::AsStored).unwrap();
+        checkpoint
+            .load(Weights::Packed(Precision::AsStored))
+            .model()
+            .unwrap();
         let report = checkpoint.report();
         let is_it = |of: &&NotAsStored| of.tensor_type.ends_with("with an adapter");
         let dequantized = report.not_as_stored.iter().find(is_it).unwrap();

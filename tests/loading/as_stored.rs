@@ -5,7 +5,7 @@ use std::fs;
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::InsteadOfStored;
 use candle_blocks::model::{Model, ModelInput};
-use candle_blocks::{Checkpoint, Precision, Stack};
+use candle_blocks::{Checkpoint, Precision, Stack, Weights};
 
 use super::quantized::{Judged, judged};
 use crate::weights::{is_present, weights};
@@ -53,7 +53,12 @@ fn results_err_by_no_more_than_rounding_the_rows_makes() {
         let refused = REFUSED
             .iter()
             .find(|(of, _)| *of == format && name.contains("quantized"));
-        let model = match (checkpoint.packed_model(Precision::AsStored), refused) {
+        let model = match (
+            checkpoint
+                .load(Weights::Packed(Precision::AsStored))
+                .model(),
+            refused,
+        ) {
             (Ok(model), None) => model,
             (Err(error), Some((_, reason))) => {
                 let message = error.to_string();
@@ -79,7 +84,10 @@ fn results_err_by_no_more_than_rounding_the_rows_makes() {
         let as_stored = err(&model);
         // For int8, weights are rounded as well; rows are rounded to the same number of steps, with one scale if all values
         // have the same sign.
-        let in_int8 = err(&checkpoint.packed_model(Precision::Int8).unwrap());
+        let in_int8 = err(&checkpoint
+            .load(Weights::Packed(Precision::Int8))
+            .model()
+            .unwrap());
         assert!(
             as_stored < 1.3 * in_int8,
             "{name}: {as_stored:.4}, in int8 {in_int8:.4}"
@@ -93,15 +101,21 @@ fn results_err_by_no_more_than_rounding_the_rows_makes() {
 #[test]
 fn unquantized_files_and_layers_in_memory_are_refused_with_the_cure() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
-    let refused = checkpoint.packed_model(Precision::AsStored).unwrap_err();
+    let refused = checkpoint
+        .load(Weights::Packed(Precision::AsStored))
+        .model()
+        .unwrap_err();
     let message = refused.to_string();
     let is_cured = message.contains("pack them in Int8, Int4, Bf16, F16 or F32");
     assert!(is_cured && message.contains("tiny-bert"), "{message}");
-    let block = checkpoint.block(0, DType::F32, &Device::Cpu).unwrap();
+    let block = checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .block(0)
+        .unwrap();
     let message = block.pack(Precision::AsStored).unwrap_err().to_string();
-    assert!(message.contains("Checkpoint::packed_stack"), "{message}");
+    assert!(message.contains("Weights::Packed"), "{message}");
     // Without a checkpoint, the stack finds out for itself.
-    let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+    let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
     let stack = Stack::packed(
         checkpoint.config(),
         loader.var_builder(),
@@ -192,7 +206,10 @@ fn a_file_of_types_without_a_packed_form_is_refused_by_their_names() {
     let path = folder.path().join("model.gguf");
     fs::write(&path, bytes).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let refused = checkpoint.packed_model(Precision::AsStored).unwrap_err();
+    let refused = checkpoint
+        .load(Weights::Packed(Precision::AsStored))
+        .model()
+        .unwrap_err();
     let message = refused.to_string();
     for part in [
         "NVFP4",

@@ -32,7 +32,7 @@ fn opened(format: &str, companions: &[Companion]) -> Result<(tempfile::TempDir, 
     fs::write(copy.path().join("model.safetensors"), bytes).unwrap();
     fs::copy(folder.join("config.json"), copy.path().join("config.json")).unwrap();
     let checkpoint = CheckpointOptions::default().whole().open(copy.path())?;
-    checkpoint.loader(DType::F32, &Device::Cpu)?;
+    checkpoint.trainable(DType::F32, &Device::Cpu).map(drop)?;
     Ok((copy, checkpoint))
 }
 

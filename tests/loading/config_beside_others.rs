@@ -7,7 +7,7 @@ use std::path::Path;
 use candle_blocks::candle_core::{DType, Device, Tensor, safetensors};
 use candle_blocks::model::ModelInput;
 use candle_blocks::verify::{Expected, KeptRows, compare};
-use candle_blocks::{Checkpoint, CheckpointOptions, Result};
+use candle_blocks::{Checkpoint, CheckpointOptions, Result, Weights};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -64,7 +64,8 @@ fn logits(folder: &Path, name: &str) -> Tensor {
     };
     let model = open(folder)
         .unwrap()
-        .model(DType::F32, &Device::Cpu)
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .model()
         .unwrap();
     model.forward(&input).unwrap().logits.unwrap()
 }

@@ -6,7 +6,7 @@ use candle_blocks::candle_core::{DType, Device};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::{
     Architecture, AttentionConfig, BlockConfig, Checkpoint, CheckpointOptions, Position,
-    RotaryPairing, StackConfig,
+    RotaryPairing, StackConfig, Weights,
     checkpoint::scheme::StackPart,
     config::{Distribution, RotaryScaling},
 };
@@ -77,7 +77,9 @@ fn absent_types_are_those_of_each_class() {
     write_safetensors(folder.path().join("model.safetensors"), &tensors, None).unwrap();
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     let copy = Checkpoint::open(folder.path()).unwrap();
-    copy.model(DType::F32, &Device::Cpu).unwrap();
+    copy.load(Weights::Dense(DType::F32, &Device::Cpu))
+        .model()
+        .unwrap();
 }
 
 /// `int(i / (num_hidden_layers / num_hidden_groups))` in transformers' `AlbertTransformer` in Python: layer 9 is 6, not 7.

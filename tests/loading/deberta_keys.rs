@@ -3,7 +3,7 @@
 use std::fs;
 
 use candle_blocks::{
-    Architecture, Checkpoint, Position, Result,
+    Architecture, Checkpoint, Position, Result, Weights,
     candle_core::{DType, Device},
     config::{DisentangledConfig, HeadTask, OutputWeight, PositionProjections},
 };
@@ -106,5 +106,8 @@ fn the_head_for_hidden_words_is_read_under_either_name() {
     assert_eq!(head.task, HeadTask::MaskedLm);
     let output = head.readout.output.as_ref().unwrap();
     assert_eq!(output.weight, OutputWeight::Words);
-    checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .model()
+        .unwrap();
 }

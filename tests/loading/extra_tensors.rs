@@ -6,7 +6,7 @@ use std::path::Path;
 use candle_blocks::candle_core::{DType, Device};
 use candle_blocks::checkpoint::files::TensorFiles;
 use candle_blocks::model::ModelInput;
-use candle_blocks::{Checkpoint, CheckpointOptions, Result, Strictness};
+use candle_blocks::{Checkpoint, CheckpointOptions, Result, Strictness, Weights};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde_json::Value;
 
@@ -44,7 +44,10 @@ pub fn with(folder: &Path, extra: &[Extra], change: impl FnOnce(&mut Value)) -> 
 /// Returns the logits' bits for some tokens.
 fn logits(checkpoint: &Checkpoint) -> Vec<u64> {
     let ids = candle_blocks::candle_core::Tensor::new(&[[1u32, 5, 9, 2]], &Device::Cpu).unwrap();
-    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let model = checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .model()
+        .unwrap();
     let output = model.forward(&ModelInput::tokens(&ids)).unwrap();
     bits(&output.logits.unwrap_or(output.last_hidden_state))
 }
@@ -127,13 +130,18 @@ fn a_layer_after_the_last_is_ignored_if_the_configuration_says_that_it_predicts(
         config["num_nextn_predict_layers"] = 0.into()
     });
     let checkpoint = open(unsaid.path()).unwrap();
-    let refused = message(checkpoint.stack(DType::F32, &Device::Cpu));
+    let refused = message(
+        checkpoint
+            .load(Weights::Dense(DType::F32, &Device::Cpu))
+            .stack(),
+    );
     assert_says(&refused, &[&name, "`Strictness::AllowUnused`"]);
     let options = CheckpointOptions::default().strictness(Strictness::AllowUnused);
     options
         .open(unsaid.path())
         .unwrap()
-        .stack(DType::F32, &Device::Cpu)
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .stack()
         .unwrap();
 }
 
@@ -205,7 +213,12 @@ fn a_bias_that_the_model_has_not_is_ignored_if_it_is_zero() {
             "{format}"
         );
         let ones = with(&folder, &[(&name, &[48], -0.5)], |_| {});
-        let refused = message(open(ones.path()).unwrap().stack(DType::F32, &Device::Cpu));
+        let refused = message(
+            open(ones.path())
+                .unwrap()
+                .load(Weights::Dense(DType::F32, &Device::Cpu))
+                .stack(),
+        );
         assert_says(&refused, &[&name, "does not know"]);
     }
 }
@@ -258,6 +271,10 @@ fn a_head_of_a_trainer_is_refused_by_name() {
         |_| {},
     );
     let checkpoint = open(copy.path()).unwrap();
-    let refused = message(checkpoint.stack(DType::F32, &Device::Cpu));
+    let refused = message(
+        checkpoint
+            .load(Weights::Dense(DType::F32, &Device::Cpu))
+            .stack(),
+    );
     assert_says(&refused, &["v_head.summary.weight", "bert"]);
 }

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fs};
 
 use candle_blocks::model::ModelInput;
 use candle_blocks::{
-    Architecture, Checkpoint, Position, Result,
+    Architecture, Checkpoint, Position, Result, Weights,
     candle_core::{DType, Device, Tensor, safetensors},
 };
 use serde_json::{Value, json};
@@ -120,7 +120,10 @@ fn the_text_side_of_a_model_of_several_has_the_bits_of_the_text_alone() {
     let output = |path: &std::path::Path| {
         let checkpoint = Checkpoint::open(path).unwrap();
         assert!(checkpoint.report().unused.is_empty());
-        let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+        let model = checkpoint
+            .load(Weights::Dense(DType::F32, &Device::Cpu))
+            .model()
+            .unwrap();
         // Token 10 is outside the per-layer embeddings, which have nine rows.
         let tokens = Tensor::new(&[[3u32, 10, 9, 5]], &Device::Cpu).unwrap();
         let output = model.forward(&ModelInput::tokens(&tokens)).unwrap();

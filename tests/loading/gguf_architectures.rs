@@ -8,7 +8,7 @@ use candle_blocks::checkpoint::files::TensorFiles;
 use candle_blocks::generate::{GenerationOptions, Generator, Sampler, Sampling};
 use candle_blocks::model::ModelInput;
 use candle_blocks::verify::{Expected, compare};
-use candle_blocks::{CheckpointOptions, Precision};
+use candle_blocks::{CheckpointOptions, Precision, Weights};
 
 use crate::weights::{is_present, weights};
 
@@ -40,7 +40,10 @@ fn every_architecture_gives_the_logits_of_transformers_and_the_tokens_of_llama_c
         let exact = read(&format!("{result}.f64"));
         let judge = Expected::new(read(result), Some(exact)).unwrap();
         let input = ModelInput::tokens(&read("input_ids"));
-        let packed = checkpoint.packed_model(Precision::F32).unwrap();
+        let packed = checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .model()
+            .unwrap();
         if expected.contains("tokens") {
             let tokens = read("tokens").to_vec2::<u32>().unwrap();
             let prompts = read("input_ids").to_vec2::<u32>().unwrap();
@@ -56,7 +59,10 @@ fn every_architecture_gives_the_logits_of_transformers_and_the_tokens_of_llama_c
             }
         }
         let models = [
-            checkpoint.model(DType::F32, &Device::Cpu).unwrap(),
+            checkpoint
+                .load(Weights::Dense(DType::F32, &Device::Cpu))
+                .model()
+                .unwrap(),
             packed.clone(),
         ];
         for model in models {

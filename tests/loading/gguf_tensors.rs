@@ -6,7 +6,7 @@ use std::fs;
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::config::{Position, RotaryScaling};
 use candle_blocks::model::ModelInput;
-use candle_blocks::{CheckpointOptions, Precision};
+use candle_blocks::{CheckpointOptions, Precision, Weights};
 
 use crate::gguf_file::{GgufFile, StoredTensor, flag, number, whole, with_keys, with_tensors};
 use crate::weights::{is_present, weights};
@@ -35,8 +35,14 @@ fn result(bytes: &[u8], name: &str) -> Vec<f32> {
         let result = output.logits.unwrap_or(output.last_hidden_state);
         result.flatten_all().unwrap().to_vec1::<f32>().unwrap()
     };
-    let plain = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
-    let packed = checkpoint.packed_model(Precision::F32).unwrap();
+    let plain = checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .model()
+        .unwrap();
+    let packed = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .model()
+        .unwrap();
     let [plain, packed] = [plain, packed].map(|model| of(model.forward(&input).unwrap()));
     let furthest = plain.iter().zip(&packed).map(|(a, b)| (a - b).abs());
     assert!(furthest.fold(0.0, f32::max) < 1e-4, "{name}");

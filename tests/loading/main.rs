@@ -34,6 +34,7 @@ mod config_text;
 mod deberta_keys;
 mod extra_tensors;
 mod families;
+mod forms;
 mod gemma3n_keys;
 mod gemma4_keys;
 mod gguf_architectures;

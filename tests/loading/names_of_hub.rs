@@ -7,7 +7,7 @@ use std::path::Path;
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::model::ModelInput;
-use candle_blocks::{Checkpoint, CheckpointOptions};
+use candle_blocks::{Checkpoint, CheckpointOptions, Weights};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -42,7 +42,10 @@ fn renamed(family: &str, keys: &Value, names: &[(&str, &str)]) -> TempDir {
 /// Returns the hidden states, and the logits of a class that has any.
 fn outputs(folder: &TempDir) -> (Vec<f32>, Option<Vec<f32>>) {
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let model = checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .model()
+        .unwrap();
     let ids = Tensor::new(&[[2u32, 3, 4, 5, 6, 3]], &Device::Cpu).unwrap();
     let output = model.forward(&ModelInput::tokens(&ids)).unwrap();
     let numbers = |tensor: Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
@@ -125,7 +128,9 @@ fn states(
         .map(|one| one.directory.to_str().unwrap())
         .collect();
     assert_eq!(names, Vec::from_iter(task));
-    let model = checkpoint.model(DType::F32, &Device::Cpu)?;
+    let model = checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .model()?;
     let ids = Tensor::new(&[[2u32, 3, 4, 5, 6, 3]], &Device::Cpu)?;
     let states = model.forward(&ModelInput::tokens(&ids))?.last_hidden_state;
     Ok(states.flatten_all()?.to_vec1()?)
@@ -300,7 +305,10 @@ fn the_authors_own_files_of_jina_s_reranker_are_those_of_xlm_roberta() {
     fs::write(&path, config.to_string()).unwrap();
     let logits = |folder: &Path| {
         let model = Checkpoint::open(folder).unwrap();
-        let model = model.model(DType::F32, &Device::Cpu).unwrap();
+        let model = model
+            .load(Weights::Dense(DType::F32, &Device::Cpu))
+            .model()
+            .unwrap();
         // A token for padding: positions count the others.
         let ids = Tensor::new(&[[2u32, 3, 1, 5, 6, 3]], &Device::Cpu).unwrap();
         let output = model.forward(&ModelInput::tokens(&ids)).unwrap();

@@ -8,7 +8,7 @@ use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::files::TensorFiles;
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::model::ModelInput;
-use candle_blocks::{Checkpoint, CheckpointOptions};
+use candle_blocks::{Checkpoint, CheckpointOptions, Weights};
 use serde_json::{Value, json};
 
 use crate::weights::{is_present, weights};
@@ -59,11 +59,17 @@ fn logits(checkpoint: &Checkpoint, fixture: &TensorFiles) -> Tensor {
     let (dtype, cpu) = (DType::F32, Device::Cpu);
     let logits = match input.decoder_input_ids {
         Some(_) => {
-            let model = checkpoint.seq2seq(dtype, &cpu).unwrap();
+            let model = checkpoint
+                .load(Weights::Dense(dtype, &cpu))
+                .seq2seq()
+                .unwrap();
             model.forward(&input).unwrap().decoder.logits
         }
         None => {
-            let model = checkpoint.model(dtype, &cpu).unwrap();
+            let model = checkpoint
+                .load(Weights::Dense(dtype, &cpu))
+                .model()
+                .unwrap();
             model.forward(&input).unwrap().logits
         }
     };
@@ -147,7 +153,9 @@ fn embeddings_that_are_not_tied_are_not_those_of_the_head() {
     let keys = json!({"tie_word_embeddings": false});
     let names = [("model.decoder.embed_tokens.weight", "lm_head.weight")];
     let folder = copied(&source, &keys, &names, &[]);
-    let model = open(folder.path()).model(DType::F32, &Device::Cpu);
+    let model = open(folder.path())
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .model();
     let said = model.err().unwrap().to_string();
     let expected = "no tensor for embeddings.word.weight";
     assert!(said.contains(expected), "{said}");
@@ -192,7 +200,9 @@ fn embeddings_of_a_stack_of_t5_that_differ_from_the_shared_ones_are_refused() {
         let name = "decoder.embed_tokens.weight";
         let keys = json!({"tie_word_embeddings": is_tied});
         let folder = copied(&weights("families/t5-gated"), &keys, &[], &[(name, zeros)]);
-        let model = open(folder.path()).seq2seq(DType::F32, &Device::Cpu);
+        let model = open(folder.path())
+            .load(Weights::Dense(DType::F32, &Device::Cpu))
+            .seq2seq();
         let said = model.err().unwrap().to_string();
         assert!(said.contains(name), "{said}");
         assert!(said.contains("differs from shared.weight"), "{said}");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::model::ModelInput;
-use candle_blocks::{Checkpoint, Result};
+use candle_blocks::{Checkpoint, Result, Weights};
 use serde_json::{Value, json};
 
 use crate::message::message;
@@ -40,7 +40,10 @@ fn changed<T>(
 
 fn logits(checkpoint: &Checkpoint) -> Vec<u64> {
     let ids = Tensor::new(&[[1u32, 5, 9, 2]], &Device::Cpu).unwrap();
-    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let model = checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .model()
+        .unwrap();
     bits(
         &model
             .forward(&ModelInput::tokens(&ids))

@@ -10,7 +10,7 @@ use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::{Conversion, files::TensorFiles};
 use candle_blocks::model::ModelInput;
 use candle_blocks::verify::{Expected, compare};
-use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
+use candle_blocks::{Checkpoint, CheckpointOptions, Precision, Weights};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
 use crate::message::message;
@@ -69,8 +69,7 @@ fn every_weight_has_the_bits_that_the_format_s_own_package_gives_it() {
             serde_json::from_str(&expected.metadata()["weights"]).unwrap();
         let report = checkpoint.report();
         let vb = checkpoint
-            .loader(DType::F32, &Device::Cpu)
-            .unwrap()
+            .load(Weights::Dense(DType::F32, &Device::Cpu))
             .var_builder();
         let mut n = 0;
         for used in report.used.iter().chain(&report.ends) {
@@ -119,8 +118,14 @@ fn results_are_those_of_transformers_on_the_dequantized_weights() {
         let judge = Expected::new(read(result), Some(exact)).unwrap();
         let input = ModelInput::tokens(&read("input_ids"));
         let models = [
-            checkpoint.model(DType::F32, &Device::Cpu).unwrap(),
-            checkpoint.packed_model(Precision::F32).unwrap(),
+            checkpoint
+                .load(Weights::Dense(DType::F32, &Device::Cpu))
+                .model()
+                .unwrap(),
+            checkpoint
+                .load(Weights::Packed(Precision::F32))
+                .model()
+                .unwrap(),
         ];
         for model in models {
             let output = model.forward(&input).unwrap();
@@ -167,7 +172,7 @@ fn a_copy_is_saved_dense_and_reads_the_same() {
         assert!(!config.contains("quantization"), "{name}: {config}");
         let copy = open(&saved).unwrap();
         let of = |checkpoint: &Checkpoint| {
-            let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+            let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
             let vb = loader.var_builder();
             let roles = checkpoint
                 .report()
@@ -209,7 +214,7 @@ fn refusal(format: &str, change: impl Fn(&mut Tensors)) -> String {
     )
     .unwrap();
     match open(changed.path()) {
-        Ok(checkpoint) => message(checkpoint.packed_model(Precision::F32)),
+        Ok(checkpoint) => message(checkpoint.load(Weights::Packed(Precision::F32)).model()),
         Err(error) => error.to_string(),
     }
 }

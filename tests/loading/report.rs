@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use candle_blocks::{
     Checkpoint, CheckpointOptions, Error, Linear, LinearConfig, LoadReport, Strictness,
-    TransformerBlock,
+    TransformerBlock, Weights,
     candle_core::{DType, Device, ModuleT, Tensor},
     checkpoint::{
         Conversion,
@@ -139,9 +139,18 @@ fn an_unknown_tensor_is_refused_or_left_out_as_requested() {
     });
     let strict = Checkpoint::open(folder.path()).unwrap();
     for error in [
-        strict.stack(DType::F32, &CPU).unwrap_err(),
-        strict.block(2, DType::F32, &CPU).unwrap_err(),
-        strict.feed_forward(0, DType::F32, &CPU).unwrap_err(),
+        strict
+            .load(Weights::Dense(DType::F32, &CPU))
+            .stack()
+            .unwrap_err(),
+        strict
+            .load(Weights::Dense(DType::F32, &CPU))
+            .block(2)
+            .unwrap_err(),
+        strict
+            .load(Weights::Dense(DType::F32, &CPU))
+            .feed_forward(0)
+            .unwrap_err(),
         strict.trainable(DType::F32, &CPU).err().unwrap(),
     ] {
         assert!(matches!(error, Error::UnusedTensors { .. }), "{error}");
@@ -162,7 +171,10 @@ fn a_missing_tensor_is_an_error_whatever_the_strictness() {
     for strictness in [Strictness::Strict, Strictness::AllowUnused] {
         let options = CheckpointOptions::default().strictness(strictness);
         let checkpoint = options.open(folder.path()).unwrap();
-        let error = checkpoint.stack(DType::F32, &CPU).unwrap_err();
+        let error = checkpoint
+            .load(Weights::Dense(DType::F32, &CPU))
+            .stack()
+            .unwrap_err();
         assert!(matches!(error, Error::MissingTensor { .. }), "{error}");
         assert_says(
             &error,
@@ -172,7 +184,10 @@ fn a_missing_tensor_is_an_error_whatever_the_strictness() {
             ],
         );
         // The existing tensors can be loaded.
-        checkpoint.block(0, DType::F32, &CPU).unwrap();
+        checkpoint
+            .load(Weights::Dense(DType::F32, &CPU))
+            .block(0)
+            .unwrap();
     }
 }
 
@@ -244,9 +259,15 @@ fn a_family_of_the_callers_own_takes_the_place_of_model_type() {
 fn a_block_and_its_feed_forward_are_those_of_the_stack() {
     for name in ["tiny-bert", "tiny-gpt2"] {
         let checkpoint = open(name);
-        let stack = checkpoint.stack(DType::F32, &CPU).unwrap();
+        let stack = checkpoint
+            .load(Weights::Dense(DType::F32, &CPU))
+            .stack()
+            .unwrap();
         for (i, expected) in stack.blocks().iter().enumerate() {
-            let block = checkpoint.block(i, DType::F32, &CPU).unwrap();
+            let block = checkpoint
+                .load(Weights::Dense(DType::F32, &CPU))
+                .block(i)
+                .unwrap();
             let x = Tensor::randn(
                 0f32,
                 1.,
@@ -256,7 +277,10 @@ fn a_block_and_its_feed_forward_are_those_of_the_stack() {
             let x = x.unwrap();
             let output = |block: &TransformerBlock| bits(&block.forward(&x).unwrap());
             assert_eq!(output(&block), output(expected), "{name} {i}");
-            let part = checkpoint.feed_forward(i, DType::F32, &CPU).unwrap();
+            let part = checkpoint
+                .load(Weights::Dense(DType::F32, &CPU))
+                .feed_forward(i)
+                .unwrap();
             let whole = expected.feed_forward().inner();
             let whole = whole.forward_t(&x, false).unwrap();
             assert_eq!(bits(&part.forward(&x).unwrap()), bits(&whole), "{name} {i}");
@@ -269,8 +293,14 @@ fn a_block_that_is_not_there_is_an_error() {
     let checkpoint = open("tiny-bert");
     for i in [3, usize::MAX] {
         for error in [
-            checkpoint.block(i, DType::F32, &CPU).unwrap_err(),
-            checkpoint.feed_forward(i, DType::F32, &CPU).unwrap_err(),
+            checkpoint
+                .load(Weights::Dense(DType::F32, &CPU))
+                .block(i)
+                .unwrap_err(),
+            checkpoint
+                .load(Weights::Dense(DType::F32, &CPU))
+                .feed_forward(i)
+                .unwrap_err(),
         ] {
             assert!(matches!(error, Error::InvalidInput { .. }), "{error}");
             let asked = format!("block: {i} was requested");
@@ -283,7 +313,7 @@ fn a_block_that_is_not_there_is_an_error() {
 #[test]
 fn errors_that_pass_through_candle_keep_their_type() {
     let checkpoint = open("tiny-bert");
-    let loader = checkpoint.loader(DType::F32, &CPU).unwrap();
+    let loader = checkpoint.load(Weights::Dense(DType::F32, &CPU));
     let vb = loader.var_builder().pp("blocks.0.feed_forward.up");
     Linear::new(&LinearConfig::new(20, 52), vb.clone()).unwrap();
     let error = Linear::new(&LinearConfig::new(20, 51), vb)
@@ -306,7 +336,11 @@ fn errors_that_pass_through_candle_keep_their_type() {
         *tensor = tensor.t().unwrap().contiguous().unwrap();
     });
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    match checkpoint.stack(DType::F32, &CPU).unwrap_err() {
+    match checkpoint
+        .load(Weights::Dense(DType::F32, &CPU))
+        .stack()
+        .unwrap_err()
+    {
         Error::ShapeMismatch {
             tensor,
             expected,

@@ -7,7 +7,7 @@ use std::path::Path;
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::model::ModelInput;
-use candle_blocks::{Checkpoint, Result};
+use candle_blocks::{Checkpoint, Result, Weights};
 use tempfile::TempDir;
 
 use crate::message::message;
@@ -34,7 +34,9 @@ fn changed(family: &str, change: impl FnOnce(&mut Tensors)) -> TempDir {
 }
 
 fn logits(folder: &Path) -> Result<Vec<u64>> {
-    let model = Checkpoint::open(folder)?.model(DType::F32, &Device::Cpu)?;
+    let model = Checkpoint::open(folder)?
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .model()?;
     let ids = Tensor::new(&[[1u32, 5, 3, 2]], &Device::Cpu)?;
     let output = model.forward(&ModelInput::tokens(&ids))?;
     Ok(bits(&output.logits.unwrap()))

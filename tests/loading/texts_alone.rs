@@ -3,11 +3,11 @@
 
 use std::fs;
 
-use candle_blocks::Checkpoint;
 use candle_blocks::candle_core::{DType, Device};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::model::ModelInput;
 use candle_blocks::train::{Lora, LoraConfig};
+use candle_blocks::{Checkpoint, Weights};
 use serde_json::{Value, json};
 
 use crate::weights::{is_present, weights};
@@ -48,7 +48,10 @@ fn a_class_of_texts_alone_computes_what_the_texts_of_the_larger_class_do() {
 
         let alone = Checkpoint::open(path).unwrap();
         let logits = |of: &Checkpoint| {
-            let model = of.model(DType::F32, &Device::Cpu).unwrap();
+            let model = of
+                .load(Weights::Dense(DType::F32, &Device::Cpu))
+                .model()
+                .unwrap();
             let ids = candle_blocks::candle_core::Tensor::new(&[[2u32, 3, 4, 5, 6]], &Device::Cpu);
             let output = model.forward(&ModelInput::tokens(&ids.unwrap())).unwrap();
             let logits = output.logits.unwrap().flatten_all().unwrap();
@@ -56,7 +59,10 @@ fn a_class_of_texts_alone_computes_what_the_texts_of_the_larger_class_do() {
         };
         assert_eq!(logits(&alone), logits(&whole), "{family}");
         // PEFT finds the modules of the class.
-        let mut stack = alone.stack(DType::F32, &Device::Cpu).unwrap();
+        let mut stack = alone
+            .load(Weights::Dense(DType::F32, &Device::Cpu))
+            .stack()
+            .unwrap();
         let lora = Lora::attach(
             &mut stack,
             LoraConfig::new(2, 4.0, &["blocks.0.attention.query"]),

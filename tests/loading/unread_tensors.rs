@@ -5,7 +5,7 @@ use std::path::Path;
 
 use candle_blocks::candle_core::{DType, Device};
 use candle_blocks::checkpoint::files::TensorFiles;
-use candle_blocks::{Checkpoint, CheckpointOptions};
+use candle_blocks::{Checkpoint, CheckpointOptions, Weights};
 use serde_json::{Value, json};
 
 use crate::all::all;
@@ -199,6 +199,12 @@ fn blocks_alone_are_loaded_beside_an_unread_embedding() {
     );
     let checkpoint = Checkpoint::open(copy.path()).unwrap();
     assert_eq!(checkpoint.report().unused, [""; 0]);
-    checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
-    checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .stack()
+        .unwrap();
+    checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .model()
+        .unwrap();
 }

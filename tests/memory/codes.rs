@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use candle_blocks::{
-    Checkpoint, Precision,
+    Checkpoint, Precision, Weights,
     generate::{GenerationOptions, Generator, Sampler},
 };
 
@@ -36,7 +36,10 @@ fn measure() {
     write_llama(&path);
     let before = start_measuring();
     let model = Checkpoint::open(&path).unwrap();
-    let model = model.packed_model(Precision::AsStored).unwrap();
+    let model = model
+        .load(Weights::Packed(Precision::AsStored))
+        .model()
+        .unwrap();
     let options = GenerationOptions::default().with_max_new_tokens(NEW);
     let generator = Generator::new(&model, options).unwrap();
     let prompt: Vec<u32> = (0..PROMPT as u32).collect();

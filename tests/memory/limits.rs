@@ -4,7 +4,7 @@
 use std::{env, path::Path, process::Command, thread};
 
 use candle_blocks::{
-    Checkpoint, Error, Precision,
+    Checkpoint, Error, Precision, Weights,
     candle_core::{DType, Device},
 };
 
@@ -43,8 +43,18 @@ fn loads() {
 
 fn load(kind: &str, path: &Path) -> candle_blocks::Result<()> {
     let checkpoint = Checkpoint::open(path)?;
-    let stack = |dtype| checkpoint.stack(dtype, &Device::Cpu).map(drop);
-    let packed = |precision| checkpoint.packed_stack(precision).map(drop);
+    let stack = |dtype| {
+        checkpoint
+            .load(Weights::Dense(dtype, &Device::Cpu))
+            .stack()
+            .map(drop)
+    };
+    let packed = |precision| {
+        checkpoint
+            .load(Weights::Packed(precision))
+            .stack()
+            .map(drop)
+    };
     match kind {
         "f32" => stack(DType::F32),
         "f64" => stack(DType::F64),

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use candle_blocks::{
-    Checkpoint, Precision,
+    Checkpoint, Precision, Weights,
     candle_core::{DType, Device},
 };
 use serde_json::json;
@@ -48,11 +48,12 @@ fn measure() {
         let (total, largest) = (files.n_bytes() as usize, sizes.max().unwrap());
         for is_trainable in [false, true] {
             let before = start_measuring();
+            let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
             let loader = match is_trainable {
-                false => checkpoint.loader(DType::F32, &Device::Cpu),
-                true => checkpoint.trainable(DType::F32, &Device::Cpu),
+                false => loader,
+                true => loader.trainable(),
             };
-            kept.push(loader.unwrap().stack().unwrap());
+            kept.push(loader.stack().unwrap());
             let grown = status("VmHWM:") - before;
             let family = checkpoint.family();
             println!("{family}, trainable {is_trainable}: {grown} bytes for {total} of tensors");
@@ -70,7 +71,7 @@ fn measure() {
             Precision::Int8,
         ] {
             let before = start_measuring();
-            let packed = checkpoint.packed_stack(precision).unwrap();
+            let packed = checkpoint.load(Weights::Packed(precision)).stack().unwrap();
             let grown = status("VmHWM:") - before;
             let (bytes, block) = (packed.bytes(), total / SIZES.n_blocks);
             println!("{precision:?}: {grown} bytes for {bytes} packed, a block has {block}");
@@ -107,7 +108,7 @@ fn measure_whole() {
         (Precision::INT4, 4.5 / 8.0),
     ] {
         let before = start_measuring();
-        kept.push(checkpoint.packed_model(precision).unwrap());
+        kept.push(checkpoint.load(Weights::Packed(precision)).model().unwrap());
         let (held, peak) = (status("VmRSS:") - before, status("VmHWM:") - before);
         let packed = (n_numbers as f64 * bytes) as usize;
         println!("{precision:?}: {held} bytes held for {packed}, at most {peak}");

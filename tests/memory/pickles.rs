@@ -1,7 +1,7 @@
 //! A `torch.save` file is read like a safetensors file: tensor by tensor, never as a whole.
 
 use candle_blocks::{
-    Checkpoint,
+    Checkpoint, Weights,
     candle_core::{DType, Device},
 };
 
@@ -36,8 +36,7 @@ fn measure() {
         let checkpoint = Checkpoint::open(path).unwrap();
         let opened = status("VmHWM:") - before;
         let stack = checkpoint
-            .loader(DType::F32, &Device::Cpu)
-            .unwrap()
+            .load(Weights::Dense(DType::F32, &Device::Cpu))
             .stack()
             .unwrap();
         let peak = status("VmHWM:") - before;

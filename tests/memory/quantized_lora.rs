@@ -6,7 +6,7 @@ use std::{
 };
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, ForwardContext,
+    Checkpoint, ForwardContext, Weights,
     candle_core::{DType, Device, Tensor},
     train::{AdamW, AdamWConfig, Lora, LoraConfig, ParameterGroup},
 };
@@ -36,10 +36,9 @@ fn adapters_on_quantized_weights_take_at_most_half_the_memory() {
 fn measure() {
     let folder = tempfile::tempdir().unwrap();
     write_gptq(folder.path());
-    let options = CheckpointOptions::default;
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
     // First on quantized weights, so that they cannot reuse memory from the others.
-    let [kept, dense] = [options().keep_quantized(), options()]
-        .map(|options| peak(&options.open(folder.path()).unwrap()));
+    let [kept, dense] = FORMS.map(|form| peak(&checkpoint, form));
     let share = kept as f64 / dense as f64;
     println!("{kept} bytes over codes, {dense} over f32: {share:.2}");
     assert!(share <= 0.5, "{kept} {dense}");
@@ -51,10 +50,16 @@ fn measure() {
     );
 }
 
+/// The weights stay quantized, or are dequantized.
+const FORMS: [Weights; 2] = [
+    Weights::AsStored(DType::F32, &Device::Cpu),
+    Weights::Dense(DType::F32, &Device::Cpu),
+];
+
 /// How much the process grows at most by loading, and by three steps over few tokens.
-fn peak(checkpoint: &Checkpoint) -> usize {
+fn peak(checkpoint: &Checkpoint, form: Weights) -> usize {
     let before = start_measuring();
-    let mut stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+    let mut stack = checkpoint.load(form).stack().unwrap();
     let config = LoraConfig::new(8, 16.0, &["attention.*", "feed_forward.*"]);
     let lora = Lora::attach(&mut stack, config, 1).unwrap();
     let group = ParameterGroup::new(lora.parameters(), 0.0);
@@ -77,10 +82,9 @@ fn time_of_a_step_on_quantized_weights() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     write_gptq(folder.path());
-    let options = CheckpointOptions::default;
-    let trainings = [options().keep_quantized(), options()].map(|options| {
-        let checkpoint = options.open(folder.path()).unwrap();
-        let mut stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let trainings = FORMS.map(|form| {
+        let mut stack = checkpoint.load(form).stack().unwrap();
         let config = LoraConfig::new(8, 16.0, &["attention.*", "feed_forward.*"]);
         let lora = Lora::attach(&mut stack, config, 1).unwrap();
         let group = ParameterGroup::new(lora.parameters(), 0.0);

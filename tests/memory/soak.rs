@@ -11,7 +11,7 @@ use std::{
 };
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, ForwardContext, Precision, Stack,
+    AttentionMask, Checkpoint, ForwardContext, Precision, Stack, Weights,
     candle_core::{Device, Tensor, Var},
 };
 
@@ -97,7 +97,10 @@ impl Layers {
             }
             Call::Load => {
                 let checkpoint = Checkpoint::open(TINY).unwrap();
-                let packed = checkpoint.packed_stack(Precision::Bf16).unwrap();
+                let packed = checkpoint
+                    .load(Weights::Packed(Precision::Bf16))
+                    .stack()
+                    .unwrap();
                 let width = checkpoint.config().blocks[0].d_model();
                 packed.forward_with(&numbers(&[batch, seq, width], 2), &evaluation)
             }

@@ -6,7 +6,7 @@ use candle_blocks::candle_core::{D, DType, Tensor};
 use candle_blocks::checkpoint::scheme::StackPart;
 use candle_blocks::model::{ModelInput, Seq2Seq};
 use candle_blocks::trace::{self, TraceInput};
-use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
+use candle_blocks::{Checkpoint, CheckpointOptions, Precision, Weights};
 
 use crate::device::device;
 use crate::double::has_f64;
@@ -84,8 +84,14 @@ fn greedy_tokens_are_transformers_with_a_cache_and_without() {
         let expected: Vec<Vec<u32>> = tokens.to_vec2().unwrap();
         let (input, n_new) = (input.model, expected[0].len());
         let checkpoint = whole.open();
-        let plain = checkpoint.seq2seq(DType::F32, &device()).unwrap();
-        let packed = checkpoint.packed_seq2seq(Precision::F32).unwrap();
+        let plain = checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .seq2seq()
+            .unwrap();
+        let packed = checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .seq2seq()
+            .unwrap();
         for (how, model) in [("plain", plain), ("packed", packed)] {
             let label = format!("{} {how}", whole.name);
             let input = of_model(&input, &model, DType::F32);
@@ -101,7 +107,11 @@ fn logits_with_a_cache_are_those_of_the_whole_sequence() {
         return;
     }
     for (whole, input, _) in generators() {
-        let model = whole.open().seq2seq(DType::F64, &device()).unwrap();
+        let model = whole
+            .open()
+            .load(Weights::Dense(DType::F64, &device()))
+            .seq2seq()
+            .unwrap();
         let input = of_model(&input.model, &model, DType::F64);
         let ids = input.decoder_input_ids.clone().unwrap();
         let full = model.forward(&input).unwrap().decoder.logits.unwrap();
@@ -190,7 +200,10 @@ fn a_table_that_both_stacks_share_is_one_parameter_and_is_saved() {
 
         let ids = Tensor::new(&[[4u32, 9, 3]], &device()).unwrap();
         let input = ModelInput::tokens(&ids).with_decoder(&ids);
-        let reopened = reopened.seq2seq(DType::F32, &device()).unwrap();
+        let reopened = reopened
+            .load(Weights::Dense(DType::F32, &device()))
+            .seq2seq()
+            .unwrap();
         let logits =
             [&model, &reopened].map(|model| model.forward(&input).unwrap().decoder.logits.unwrap());
         assert_same(&logits[0], &logits[1], name);
@@ -203,7 +216,10 @@ fn a_missing_part_of_a_model_with_two_stacks_is_reported_with_the_cure() {
         return;
     }
     let device = device();
-    let bart = whole("families/bart").seq2seq(DType::F32, &device).unwrap();
+    let bart = whole("families/bart")
+        .load(Weights::Dense(DType::F32, &device))
+        .seq2seq()
+        .unwrap();
     let ids = Tensor::new(&[[4u32, 9, 3]], &device).unwrap();
     let said = message(bart.forward(&ModelInput::tokens(&ids)));
     assert!(said.contains("decoder_input_ids"), "{said}");
@@ -212,9 +228,13 @@ fn a_missing_part_of_a_model_with_two_stacks_is_reported_with_the_cure() {
 
     let one = CheckpointOptions::default().part(StackPart::Decoder);
     let one = one.open(weights("families/bart")).unwrap();
-    let said = message(one.seq2seq(DType::F32, &device));
+    let said = message(one.load(Weights::Dense(DType::F32, &device)).seq2seq());
     assert!(said.contains("CheckpointOptions::whole"), "{said}");
-    let said = message(whole("families/bart").two_towers(DType::F32, &device));
+    let said = message(
+        whole("families/bart")
+            .load(Weights::Dense(DType::F32, &device))
+            .two_towers(),
+    );
     assert!(said.contains("a text and a vision tower"), "{said}");
 
     // Blocks alone are of one stack.
@@ -230,7 +250,8 @@ fn a_missing_part_of_a_model_with_two_stacks_is_reported_with_the_cure() {
 
     // A classifier reads the end of the encoder's text among the decoder's positions.
     let bart = whole("heads/bart-sequence_classification")
-        .seq2seq(DType::F32, &device)
+        .load(Weights::Dense(DType::F32, &device))
+        .seq2seq()
         .unwrap();
     let text = Tensor::new(&[[4u32, 9, 2]], &device).unwrap();
     bart.forward(&ModelInput::tokens(&text)).unwrap();
@@ -242,7 +263,8 @@ fn a_missing_part_of_a_model_with_two_stacks_is_reported_with_the_cure() {
     assert!(said.contains("must hold the token 2"), "{said}");
 
     let whisper = whole("families/whisper")
-        .seq2seq(DType::F32, &device)
+        .load(Weights::Dense(DType::F32, &device))
+        .seq2seq()
         .unwrap();
     let short = Tensor::zeros((1, 5, 13), DType::F32, &device).unwrap();
     let said = message(whisper.encode(&ModelInput::spectrum(&short)));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use candle_blocks::{
-    Architecture, Checkpoint, CheckpointOptions, Parameters,
+    Architecture, Checkpoint, CheckpointOptions, Parameters, Weights,
     candle_core::{DType, Tensor},
     checkpoint::SecondStack,
     config::{EmbeddingsConfig, TwoStackKind},
@@ -155,7 +155,7 @@ fn a_fresh_model_of_two_stacks_saved_and_opened_gives_the_same_bits() {
         assert_eq!(found.used, expected.used, "{}", whole.name);
         assert!(found.missing.is_empty(), "{}", whole.name);
         let input = input(&architecture);
-        let loader = reopened.loader(DType::F32, &device()).unwrap();
+        let loader = reopened.load(Weights::Dense(DType::F32, &device()));
         let theirs = match second(&architecture).kind {
             TwoStackKind::EncoderDecoder { .. } => of_memory(&loader.seq2seq().unwrap(), &input),
             _ => of_towers(&loader.two_towers().unwrap(), &input),

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fs};
 use candle_blocks::candle_core::{DType, Device, Tensor, safetensors};
 use candle_blocks::generate::{Finish, GenerationOptions, Generator, Sampler, Sampling, prompts};
 use candle_blocks::model::{Encoded, Model, ModelInput};
-use candle_blocks::{Checkpoint, CheckpointOptions, Precision, Result};
+use candle_blocks::{Checkpoint, CheckpointOptions, Precision, Result, Weights};
 
 use crate::cpu_only::cpu_only;
 use crate::device::device;
@@ -64,8 +64,16 @@ impl Judged {
     fn check(&self) -> Vec<String> {
         let checkpoint = self.open();
         let forms = [
-            ("cached", checkpoint.model(DType::F32, &device())),
-            ("packed", checkpoint.packed_model(Precision::F32)),
+            (
+                "cached",
+                checkpoint
+                    .load(Weights::Dense(DType::F32, &device()))
+                    .model(),
+            ),
+            (
+                "packed",
+                checkpoint.load(Weights::Packed(Precision::F32)).model(),
+            ),
         ];
         let wrong = forms.into_iter().filter_map(|(form, model)| {
             let wrong = match model {
@@ -118,7 +126,10 @@ impl Judged {
 }
 
 fn plain(checkpoint: &Checkpoint) -> Model {
-    checkpoint.model(DType::F32, &device()).unwrap()
+    checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .model()
+        .unwrap()
 }
 
 /// Returns cases with 200 tokens, or as many as there are positions, after prompts with different lengths.
@@ -166,7 +177,12 @@ fn decoders() -> Vec<String> {
     let continues = |name: &String| {
         let checkpoint = Checkpoint::open(weights(&format!("families/{name}")))?;
         let options = GenerationOptions::of(&checkpoint)?.with_max_new_tokens(1);
-        let generator = Generator::new(checkpoint.model(DType::F32, &Device::Cpu)?, options)?;
+        let generator = Generator::new(
+            checkpoint
+                .load(Weights::Dense(DType::F32, &Device::Cpu))
+                .model()?,
+            options,
+        )?;
         generator.generate(&[vec![3, 4]], Sampler::greedy())
     };
     names.filter(|name| continues(name).is_ok()).collect()
@@ -218,8 +234,16 @@ fn check_seq2seq(name: &str, tensors: &HashMap<String, Tensor>) -> Vec<String> {
     let n = tokens[0].len();
     let options = GenerationOptions::default().with_max_new_tokens(n);
     let forms = [
-        ("cached", checkpoint.seq2seq(DType::F32, &device())),
-        ("packed", checkpoint.packed_seq2seq(Precision::F32)),
+        (
+            "cached",
+            checkpoint
+                .load(Weights::Dense(DType::F32, &device()))
+                .seq2seq(),
+        ),
+        (
+            "packed",
+            checkpoint.load(Weights::Packed(Precision::F32)).seq2seq(),
+        ),
     ];
     let wrong = forms.into_iter().filter_map(|(form, model)| {
         let model = model.unwrap();
@@ -292,7 +316,12 @@ fn of_text(check: impl Fn(&Model)) {
     if is_present("tiny-gpt-text") {
         let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
         check(&plain(&checkpoint));
-        check(&checkpoint.packed_model(Precision::F32).unwrap());
+        check(
+            &checkpoint
+                .load(Weights::Packed(Precision::F32))
+                .model()
+                .unwrap(),
+        );
     }
 }
 

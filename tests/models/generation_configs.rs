@@ -8,7 +8,7 @@ use candle_blocks::generate::{
     prompts,
 };
 use candle_blocks::model::{ModelInput, Seq2Seq};
-use candle_blocks::{Checkpoint, CheckpointOptions, Precision, Result};
+use candle_blocks::{Checkpoint, CheckpointOptions, Precision, Result, Weights};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -59,8 +59,10 @@ fn generated(folder: &Path, input: &ModelInput, packed: bool) -> Result<(Vec<Vec
         checkpoint = CheckpointOptions::default().whole().open(folder)?;
         options = GenerationOptions::of(&checkpoint)?;
         let model: Seq2Seq = match packed {
-            true => checkpoint.packed_seq2seq(Precision::F32)?,
-            false => checkpoint.seq2seq(DType::F32, &device())?,
+            true => checkpoint.load(Weights::Packed(Precision::F32)).seq2seq()?,
+            false => checkpoint
+                .load(Weights::Dense(DType::F32, &device()))
+                .seq2seq()?,
         };
         let start = vec![vec![options.decoder_start.unwrap()]; ids.dim(0)?];
         let generator = Generator::new(model.decoder(), options)?;
@@ -76,8 +78,10 @@ fn generated(folder: &Path, input: &ModelInput, packed: bool) -> Result<(Vec<Vec
         ..GenerationOptions::of(&checkpoint)?
     };
     let model = match packed {
-        true => checkpoint.packed_model(Precision::F32)?,
-        false => checkpoint.model(DType::F32, &device())?,
+        true => checkpoint.load(Weights::Packed(Precision::F32)).model()?,
+        false => checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .model()?,
     };
     let generator = Generator::new(&model, options)?;
     let prompts = prompts(ids, input.attention_mask.as_ref())?;
@@ -198,7 +202,10 @@ fn beam_search_is_read_and_refuses_what_draws_tokens() {
     let read = read.unwrap();
     assert_eq!(read.beams.early_stopping, EarlyStopping::Never);
     let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
-    let model = checkpoint.model(DType::F32, &device()).unwrap();
+    let model = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .model()
+        .unwrap();
     let generator = Generator::new(&model, read).unwrap();
     let drawing = Sampler::new(Sampling::at(1.0)).unwrap();
     let refused = generator
@@ -223,7 +230,10 @@ fn scores_beside_which_all_beams_are_equal_are_refused_by_the_keys_that_raise_th
         return;
     }
     let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
-    let model = checkpoint.model(DType::F32, &device()).unwrap();
+    let model = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .model()
+        .unwrap();
     let generate = |changed: Value| {
         let mut config = json!({
             "num_beams": 3, "min_new_tokens": 5, "max_new_tokens": 8, "eos_token_id": [32, 101], "remove_invalid_values": true,
@@ -257,7 +267,10 @@ fn prompts_as_long_as_max_length_are_refused_and_max_new_tokens_comes_first() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
-    let model = checkpoint.model(DType::F32, &device()).unwrap();
+    let model = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .model()
+        .unwrap();
     let read = options(json!({"max_length": 4})).unwrap();
     let new = |options: &GenerationOptions, n: usize| {
         let generator = Generator::new(&model, options.clone()).unwrap();

@@ -1,7 +1,7 @@
 //! If the last block allows it, generation only computes a prompt's last position, with the same bits as for all positions.
 
 use candle_blocks::{
-    Position, Precision, Visibility,
+    Position, Precision, Visibility, Weights,
     candle_core::{Device, Tensor},
     config::HeadTask,
     model::{Model, ModelInput},
@@ -32,9 +32,9 @@ fn decoder(whole: &Whole, precision: Precision) -> Option<Model> {
         model.task() == Some(HeadTask::CausalLm)
             && blocks.all(|block| block.attention.visibility == Visibility::Causal)
     };
-    let model = match checkpoint.packed_seq2seq(precision) {
+    let model = match checkpoint.load(Weights::Packed(precision)).seq2seq() {
         Ok(both) => both.decoder().clone(),
-        Err(_) => checkpoint.packed_model(precision).ok()?,
+        Err(_) => checkpoint.load(Weights::Packed(precision)).model().ok()?,
     };
     decodes(&model).then_some(model)
 }

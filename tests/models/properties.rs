@@ -1,7 +1,7 @@
 //! Properties of whole models for any parameters.
 
 use candle_blocks::{
-    BlockConfig, Position, Precision,
+    BlockConfig, Position, Precision, Weights,
     candle_core::{DType, Device, Tensor},
     config::{CountedTokens, EmbeddingsConfig, RotaryScaling, TokenSelection},
     layers::Embeddings,
@@ -33,8 +33,14 @@ fn depends_on_length(model: &Model) -> bool {
 fn both(whole: &Whole) -> [Model; 2] {
     let checkpoint = whole.open();
     [
-        checkpoint.model(DType::F32, &device()).unwrap(),
-        checkpoint.packed_model(Precision::F32).unwrap(),
+        checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .model()
+            .unwrap(),
+        checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .model()
+            .unwrap(),
     ]
 }
 

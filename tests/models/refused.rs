@@ -3,7 +3,7 @@
 use std::fs;
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Error, Precision,
+    Checkpoint, CheckpointOptions, Error, Precision, Weights,
     candle_core::{DType, Device, Tensor},
     model::{Model, ModelInput},
 };
@@ -19,8 +19,14 @@ use crate::{
 fn opened(name: &str) -> [Model; 2] {
     let checkpoint = Checkpoint::open(weights(name)).unwrap();
     [
-        checkpoint.model(DType::F32, &device()).unwrap(),
-        checkpoint.packed_model(Precision::F32).unwrap(),
+        checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .model()
+            .unwrap(),
+        checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .model()
+            .unwrap(),
     ]
 }
 
@@ -88,8 +94,13 @@ fn a_family_without_embeddings_has_no_whole_model_but_its_blocks() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("families/torch_encoder")).unwrap();
-    checkpoint.stack(DType::F32, &device()).unwrap();
-    let refused = checkpoint.model(DType::F32, &device());
+    checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
+    let refused = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .model();
     assert!(matches!(refused, Err(Error::InvalidConfig(_))));
     assert_says(
         message(refused),
@@ -128,7 +139,10 @@ fn a_label_of_a_text_whose_last_token_is_not_known_is_refused() {
     let weights = "model.safetensors";
     fs::copy(folder.join(weights), copy.path().join(weights)).unwrap();
     let checkpoint = Checkpoint::open(copy.path()).unwrap();
-    let model = checkpoint.model(DType::F32, &device()).unwrap();
+    let model = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .model()
+        .unwrap();
     let input = |marks: &[i64]| ModelInput::tokens(&ids(&[4, 5, 6])).with_mask(&ids(marks));
     model.forward(&input(&[0, 1, 1])).unwrap();
     let refused = message(model.forward(&input(&[1, 1, 0])));
@@ -153,7 +167,11 @@ fn half_a_head_is_refused_with_the_missing_tensor() {
     let path = copy.path().join("model.safetensors");
     candle_blocks::checkpoint::write::write_safetensors(path, &tensors, None).unwrap();
     let checkpoint = Checkpoint::open(copy.path()).unwrap();
-    let refused = message(checkpoint.model(DType::F32, &device()));
+    let refused = message(
+        checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .model(),
+    );
     assert_says(
         refused,
         &[

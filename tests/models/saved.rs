@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use candle_blocks::{
-    Architecture, Checkpoint, CheckpointOptions, Parameters,
+    Architecture, Checkpoint, CheckpointOptions, Parameters, Weights,
     candle_core::{DType, Tensor},
     config::EmbeddingsConfig,
     model::{Model, ModelInput, ModelOutput},
@@ -134,7 +134,10 @@ fn a_fresh_model_of_every_family_saved_and_opened_gives_the_same_bits() {
         let input = with_memory(input, &model);
         let ours = model.forward(&input).unwrap();
         let reopened = opened(folder.path());
-        let reopened = reopened.model(DType::F32, &device()).unwrap();
+        let reopened = reopened
+            .load(Weights::Dense(DType::F32, &device()))
+            .model()
+            .unwrap();
         assert_eq!(reopened.config(), model.config(), "{}", whole.name);
         let theirs = reopened.forward(&input).unwrap();
         let result = |output: ModelOutput| output.logits.unwrap_or(output.last_hidden_state);

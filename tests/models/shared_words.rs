@@ -2,7 +2,7 @@
 
 use candle_blocks::candle_core::{DType, Tensor};
 use candle_blocks::layers::Embeddings;
-use candle_blocks::{Precision, config::OutputWeight, model::Model, model::ModelInput};
+use candle_blocks::{Precision, Weights, config::OutputWeight, model::Model, model::ModelInput};
 
 use crate::{device::device, one_stack::of_one_stack, weights::is_present, whole::wholes};
 
@@ -43,7 +43,10 @@ fn a_packed_model_reads_words_out_of_the_head_that_shares_them() {
     let mut n_shared = 0;
     for whole in of_one_stack() {
         let checkpoint = whole.open();
-        let plain = checkpoint.model(DType::F32, &device()).unwrap();
+        let plain = checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .model()
+            .unwrap();
         if has_own_table(&plain).is_none()
             || plain.config().stack.blocks[0].cross_attention.is_some()
         {
@@ -59,7 +62,7 @@ fn a_packed_model_reads_words_out_of_the_head_that_shares_them() {
             (Precision::Int8, 2e-2),
             (Precision::INT4, 0.12),
         ] {
-            let packed = checkpoint.packed_model(precision).unwrap();
+            let packed = checkpoint.load(Weights::Packed(precision)).model().unwrap();
             let (name, is_shared) = (&whole.name, shares_words(&packed));
             assert_eq!(has_own_table(&packed), Some(!is_shared), "{name}");
             let error = error(&embedded(&packed), &expected);
@@ -76,10 +79,16 @@ fn an_encoder_reads_the_words_out_of_its_decoders_head() {
     let mut n_shared = 0;
     for whole in wholes() {
         let checkpoint = whole.open();
-        let Ok(plain) = checkpoint.seq2seq(DType::F32, &device()) else {
+        let Ok(plain) = checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .seq2seq()
+        else {
             continue;
         };
-        let packed = checkpoint.packed_seq2seq(Precision::F32).unwrap();
+        let packed = checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .seq2seq()
+            .unwrap();
         if has_own_table(packed.encoder()).is_none() {
             continue;
         }

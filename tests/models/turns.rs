@@ -5,7 +5,7 @@ use candle_blocks::generate::{
     CausalDecoder, Decoder, Generation, GenerationOptions, Generator, Sampler, prompts,
 };
 use candle_blocks::model::{Model, ModelInput};
-use candle_blocks::{Checkpoint, Precision};
+use candle_blocks::{Checkpoint, Precision, Weights};
 
 use crate::device::device;
 use crate::numbers::bits;
@@ -137,8 +137,14 @@ fn turns_have_the_bits_of_generations_that_start_anew() {
             continue;
         };
         let checkpoint = Checkpoint::open(weights(&whole.name)).unwrap();
-        let plain = checkpoint.model(DType::F32, &device()).unwrap();
-        let packed = checkpoint.packed_model(Precision::F32).unwrap();
+        let plain = checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .model()
+            .unwrap();
+        let packed = checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .model()
+            .unwrap();
         let prompt = prompts.iter().max_by_key(|prompt| prompt.len()).unwrap();
         let has_kept = keeps(&whole.name, &plain, prompt);
         assert_eq!(
@@ -164,7 +170,10 @@ fn a_generator_continues_its_own_generations_only() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
-    let model = checkpoint.model(DType::F32, &device()).unwrap();
+    let model = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .model()
+        .unwrap();
     let options = || GenerationOptions::default().with_max_new_tokens(3);
     let generator = Generator::new(&model, options()).unwrap();
     let prompt = vec![3u32, 1, 4, 1, 5];

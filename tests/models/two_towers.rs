@@ -1,7 +1,7 @@
 //! Texts and images that are compared.
 
 use candle_blocks::candle_core::{D, DType, Tensor};
-use candle_blocks::{CheckpointOptions, model::ModelInput};
+use candle_blocks::{CheckpointOptions, Weights, model::ModelInput};
 
 use crate::device::device;
 use crate::message::message;
@@ -30,7 +30,10 @@ fn three_texts_are_compared_with_two_images() {
             .whole()
             .open(weights(name))
             .unwrap();
-        let towers = checkpoint.two_towers(DType::F32, &device()).unwrap();
+        let towers = checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .two_towers()
+            .unwrap();
         let output = towers.forward(&input()).unwrap();
         assert_eq!(output.logits_per_image.dims(), [2, 3], "{name}");
         let number = |of: &str| {
@@ -77,7 +80,10 @@ fn towers_of_two_widths_are_refused_with_both() {
     }
     let checkpoint = CheckpointOptions::default().whole();
     let checkpoint = checkpoint.open(weights("families/siglip")).unwrap();
-    let towers = checkpoint.two_towers(DType::F32, &device()).unwrap();
+    let towers = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .two_towers()
+        .unwrap();
     let said = message(towers.forward(&input()));
     assert!(said.contains("[12]") && said.contains("[16]"), "{said}");
 }
@@ -106,11 +112,17 @@ fn a_tower_that_config_json_names_is_opened_alone() {
         let one = one.unwrap_or_else(|error| panic!("{model_type}: {error}"));
         assert!(one.second_stack().unwrap().is_none(), "{model_type}");
         let input = input();
-        let model = one.model(DType::F32, &device()).unwrap();
+        let model = one
+            .load(Weights::Dense(DType::F32, &device()))
+            .model()
+            .unwrap();
         let ours = model.forward(&input).unwrap().logits.unwrap();
         let two = CheckpointOptions::default().whole();
         let two = two.open(weights("families/clip")).unwrap();
-        let two = two.two_towers(DType::F32, &device()).unwrap();
+        let two = two
+            .load(Weights::Dense(DType::F32, &device()))
+            .two_towers()
+            .unwrap();
         let tower = match section {
             "text_config" => two.text(),
             _ => two.vision(),

@@ -9,7 +9,7 @@ use candle_blocks::config::PatchEmbeddingsConfig;
 use candle_blocks::layers::PatchEmbeddings;
 use candle_blocks::verify::{Expected, compare};
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, ForwardContext, model::ModelInput, train::Fresh,
+    Checkpoint, CheckpointOptions, ForwardContext, Weights, model::ModelInput, train::Fresh,
 };
 
 use crate::cpu_only::cpu_only;
@@ -27,7 +27,10 @@ fn an_image_of_a_size_that_no_patch_divides_is_refused_with_the_cure() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("families/vit")).unwrap();
-    let model = checkpoint.model(DType::F32, &device()).unwrap();
+    let model = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .model()
+        .unwrap();
     let said = |shape: &[usize]| message(model.forward(&ModelInput::pixels(&images(shape))));
     let odd = said(&[1, 3, 7, 8]);
     assert!(odd.contains("images of 7 by 8"), "{odd}");
@@ -93,7 +96,10 @@ fn an_image_that_windows_do_not_fill_is_refused_with_the_cure() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("families/qwen2_vl_vision")).unwrap();
-    let model = checkpoint.model(DType::F32, &device()).unwrap();
+    let model = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .model()
+        .unwrap();
     let output = model.forward(&ModelInput::pixels(&images(&[2, 2, 4, 12])));
     let output = output.unwrap();
     assert_eq!(output.last_hidden_state.dims(), [2, 12, 8]);
@@ -116,7 +122,10 @@ fn the_tower_inside_a_file_of_qwen2_vl_opens_by_its_table() {
     let checkpoint = options.open(weights("families/qwen2_vl")).unwrap();
     let report = checkpoint.report();
     assert_eq!((report.missing, report.unused), (vec![], vec![]));
-    let model = checkpoint.model(DType::F32, &device()).unwrap();
+    let model = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .model()
+        .unwrap();
     let output = model.forward(&ModelInput::pixels(&images(&[1, 3, 4, 6])));
     // Windows of a single patch, as wide as the words.
     let rows = output.unwrap().pooler_output.unwrap();
@@ -160,7 +169,10 @@ fn hidden_states_of_other_patches_than_given_are_refused_with_the_cure() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("families/dinov3_vit")).unwrap();
-    let stack = checkpoint.stack(DType::F32, &device()).unwrap();
+    let stack = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
     let x = images(&[1, 3 + 2 * 4, 8]); // a class token and two registers
     let context = ForwardContext::evaluation();
     assert_says(
@@ -190,7 +202,10 @@ fn coordinates_that_transformers_draws_in_training_are_refused_there_alone() {
     let config = serde_json::to_vec(&config).unwrap();
     std::fs::write(folder.path().join("config.json"), config).unwrap();
     let model = Checkpoint::open(folder.path()).unwrap();
-    let model = model.model(DType::F32, &device()).unwrap();
+    let model = model
+        .load(Weights::Dense(DType::F32, &device()))
+        .model()
+        .unwrap();
     let input = ModelInput::pixels(&images(&[1, 3, 6, 6]));
     model.forward(&input).unwrap();
     let said = message(model.forward(&input.with_train(true)));

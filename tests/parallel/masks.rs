@@ -1,7 +1,7 @@
 //! Additive masks with elements for each head: every rank takes those of its heads, on the device under test.
 
 use candle_blocks::{
-    AttentionMask, ForwardContext, Precision,
+    AttentionMask, ForwardContext, Precision, Weights,
     candle_core::{DType, Device, Tensor},
     checkpoint::TensorParallel,
     ops::{self, Route},
@@ -48,7 +48,10 @@ fn ranks_with_a_mask_for_each_head_compute_what_one_process_does() {
             vec![SEQ, SEQ],
         ] {
             let mask = wave(&dims);
-            let alone = checkpoint.stack(DType::F32, &device()).unwrap();
+            let alone = checkpoint
+                .load(Weights::Dense(DType::F32, &device()))
+                .stack()
+                .unwrap();
             let expected = alone.forward_with(&x, &context(mask.clone())).unwrap();
             let plain = numbers(&alone.forward(&x).unwrap());
             let expected = numbers(&expected);
@@ -62,12 +65,14 @@ fn ranks_with_a_mask_for_each_head_compute_what_one_process_does() {
                 "{dims:?}: the mask does nothing"
             );
             let outputs = of_ranks(2, |rank| {
-                let loader = || checkpoint.loader(DType::F32, &device()).unwrap();
-                let parallel = |rank| TensorParallel::new(loader(), rank).unwrap();
-                let stack = parallel(rank.clone()).stack().unwrap();
+                let parallel =
+                    |rank, weights| TensorParallel::new(checkpoint.load(weights), rank).unwrap();
+                let dense = Weights::Dense(DType::F32, &device());
+                let stack = parallel(rank.clone(), dense).stack().unwrap();
                 let mut outputs = vec![stack.forward_with(&x, &context(mask.clone())).unwrap()];
                 if ops::route(&device()) == Route::Kernels {
-                    let packed = parallel(rank).packed_stack(Precision::F32).unwrap();
+                    let packed = parallel(rank, Weights::Packed(Precision::F32));
+                    let packed = packed.stack().unwrap();
                     outputs.push(packed.forward_with(&x, &context(mask.clone())).unwrap());
                 }
                 outputs
@@ -87,7 +92,7 @@ fn a_rank_may_give_the_mask_of_its_own_heads_alone() {
     let (x, mask) = (wave(&[1, SEQ, WIDTH]), wave(&[1, 4, SEQ, SEQ]));
     for outputs in of_ranks(2, |rank| {
         let own = mask.narrow(1, 2 * rank.rank(), 2).unwrap();
-        let loader = checkpoint.loader(DType::F32, &device()).unwrap();
+        let loader = checkpoint.load(Weights::Dense(DType::F32, &device()));
         let stack = TensorParallel::new(loader, rank).unwrap().stack().unwrap();
         let of = |mask: &Tensor| numbers(&stack.forward_with(&x, &context(mask.clone())).unwrap());
         [of(&mask), of(&own)]
@@ -103,7 +108,7 @@ fn a_mask_that_does_not_fit_is_refused_with_the_heads_of_the_model_and_of_the_ra
     let x = wave(&[2, SEQ, WIDTH]);
     for dims in [[1, 3, SEQ, SEQ], [1, 4, SEQ + 1, SEQ], [3, 4, SEQ, SEQ]] {
         let refused = of_ranks(2, |rank| {
-            let loader = checkpoint.loader(DType::F32, &device()).unwrap();
+            let loader = checkpoint.load(Weights::Dense(DType::F32, &device()));
             let stack = TensorParallel::new(loader, rank).unwrap().stack().unwrap();
             message(stack.forward_with(&x, &context(wave(&dims))))
         });
@@ -119,7 +124,10 @@ fn a_mask_that_does_not_fit_is_refused_with_the_heads_of_the_model_and_of_the_ra
         }
     }
     // One process names its own.
-    let stack = checkpoint.stack(DType::F32, &device()).unwrap();
+    let stack = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
     let refused = message(
         stack
             .forward(&x)

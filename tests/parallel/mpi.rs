@@ -8,7 +8,7 @@ use std::{
 };
 
 use candle_blocks::{
-    Checkpoint, Precision, Result,
+    Checkpoint, Precision, Result, Weights,
     candle_core::{DType, Device, Tensor, Var},
     checkpoint::TensorParallel,
     ops::parallel::{Communicator, Mpi},
@@ -24,8 +24,8 @@ fn bits_of_all(rank: Arc<dyn Communicator>, saved: &Path) -> Result<(Vec<Vec<u64
     let d_model = checkpoint.config().blocks[0].d_model();
     let x = Tensor::arange(0f32, (5 * d_model) as f32, &Device::Cpu)?.sin()?;
     let x = Var::from_tensor(&x.reshape((1, 5, d_model))?)?;
-    let loader = checkpoint.loader(DType::F32, &Device::Cpu)?;
-    let packed = TensorParallel::new(loader, rank.clone())?.packed_stack(Precision::Int8)?;
+    let loader = checkpoint.load(Weights::Packed(Precision::Int8));
+    let packed = TensorParallel::new(loader, rank.clone())?.stack()?;
     let mut all = vec![bits(&packed.forward(&x.as_detached_tensor())?)];
     let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
     let parallel = TensorParallel::new(loader, rank)?;
@@ -88,7 +88,7 @@ fn rank_of_which_one_gives_up() {
 fn rank_of_which_one_panics() {
     let ranks: Arc<dyn Communicator> = Arc::new(Mpi::new().unwrap());
     let checkpoint = Checkpoint::open(weights("tiny-gpt2")).unwrap();
-    let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+    let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
     let parallel = TensorParallel::new(loader, ranks.clone()).unwrap();
     let stack = parallel.stack().unwrap();
     let d_model = checkpoint.config().blocks[0].d_model();

@@ -1,9 +1,7 @@
 //! Packed blocks divided among ranks.
 
 use candle_blocks::{
-    Error, Precision, Result, Stack,
-    candle_core::{DType, Device, Tensor},
-    checkpoint::TensorParallel,
+    Error, Precision, Result, Stack, Weights, candle_core::Tensor, checkpoint::TensorParallel,
 };
 
 use crate::{
@@ -42,14 +40,15 @@ fn divided_families_packed_are_as_near_to_the_truth_as_whole_ones() {
                 Ok::<_, Error>([packed.forward_with(&x, &context)?, last.unwrap()])
             };
             let divided = of_ranks(2, |rank| {
-                let loader = checkpoint.loader(DType::F32, &Device::Cpu)?;
-                outputs(TensorParallel::new(loader, rank)?.packed_stack(precision)?)
+                let loader = checkpoint.load(Weights::Packed(precision));
+                outputs(TensorParallel::new(loader, rank)?.stack()?)
             });
             let divided: Result<Vec<_>> = divided.into_iter().collect();
             let Ok(divided) = divided else { continue };
             let label = format!("{} {precision:?}", stack.label());
             assert!(bits(&divided[0][0]) == bits(&divided[1][0]), "{label}");
-            let whole = outputs(checkpoint.packed_stack(precision).unwrap()).unwrap();
+            let whole =
+                outputs(checkpoint.load(Weights::Packed(precision)).stack().unwrap()).unwrap();
             let [ours, expected] = [&divided[0][1], &whole[1]].map(|found| error(found, exact));
             // For f32, some roundings in each layer; for narrower types, one process's error.
             let floor = 3e-7 * n_layers as f64;

@@ -2,11 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
-use candle_blocks::{
-    Checkpoint, Precision,
-    candle_core::{DType, Device},
-    checkpoint::TensorParallel,
-};
+use candle_blocks::{Checkpoint, Precision, Weights, checkpoint::TensorParallel};
 
 use crate::{committed::present, ranks::of_ranks, weights::weights};
 
@@ -24,7 +20,10 @@ fn a_rank_reads_its_part_of_the_file_alone() {
     for name in present(["minilm-block0", "tiny-gpt2"], |&name| name) {
         let checkpoint = Checkpoint::open(weights(name)).unwrap();
         // Data that a process reads once, about its cores and memory, is read before counting.
-        checkpoint.packed_stack(Precision::F32).unwrap();
+        checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .stack()
+            .unwrap();
         let of_blocks = checkpoint.report().used;
         let names = of_blocks.iter().map(|used| used.name.as_str());
         let mut names: Vec<&str> = names.filter(|name| !name.contains("embed")).collect();
@@ -37,10 +36,10 @@ fn a_rank_reads_its_part_of_the_file_alone() {
                 continue;
             }
             let read = of_ranks(size, |rank| {
-                let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+                let loader = checkpoint.load(Weights::Packed(Precision::F32));
                 let parallel = TensorParallel::new(loader, rank).unwrap();
                 let before = bytes_read();
-                parallel.packed_stack(Precision::F32).unwrap();
+                parallel.stack().unwrap();
                 bytes_read() - before
             });
             let most = whole as f64 * (1.0 / size as f64 + 0.1);

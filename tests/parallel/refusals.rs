@@ -1,7 +1,7 @@
 //! Parts that cannot be divided among ranks are refused.
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, CheckpointOptions, ForwardContext, Precision,
+    AttentionMask, Checkpoint, CheckpointOptions, ForwardContext, Precision, Weights,
     candle_core::{DType, Device, Tensor, Var},
     checkpoint::{TensorParallel, scheme::StackPart},
     train::{Lora, LoraConfig},
@@ -18,7 +18,7 @@ use crate::{
 fn refusals(name: &str, dtype: DType, size: usize) -> Vec<String> {
     let checkpoint = Checkpoint::open(weights(name)).unwrap();
     of_ranks(size, |rank| {
-        let loader = checkpoint.loader(dtype, &Device::Cpu).unwrap();
+        let loader = checkpoint.load(Weights::Dense(dtype, &Device::Cpu));
         let refused = TensorParallel::new(loader, rank);
         refused.unwrap_err().to_string()
     })
@@ -80,22 +80,23 @@ fn quantized_weights_are_refused() {
 fn as_stored_precision_is_refused_on_ranks() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
     for message in of_ranks(2, |rank| {
-        let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+        let loader = checkpoint.load(Weights::Packed(Precision::AsStored));
         let parallel = TensorParallel::new(loader, rank).unwrap();
-        let refused = parallel.packed_stack(Precision::AsStored);
-        refused.unwrap_err().to_string()
+        parallel.stack().unwrap_err().to_string()
     }) {
-        assert_says(message, &["AsStored", "quantized values"]);
+        assert_says(message, &["AsStored", "are not quantized"]);
     }
 }
 
 #[test]
 fn variables_are_not_packed() {
-    for message in refusals_of_parts(|parallel| {
-        let refused = parallel.packed_stack(Precision::F32);
-        refused.unwrap_err().to_string()
+    let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
+    for message in of_ranks(2, |rank| {
+        let loader = checkpoint.load(Weights::Packed(Precision::F32)).trainable();
+        let parallel = TensorParallel::new(loader, rank).unwrap();
+        parallel.stack().unwrap_err().to_string()
     }) {
-        assert_says(message, &["no gradient", "Checkpoint::loader"]);
+        assert_says(message, &["no gradient", "Weights::Dense"]);
     }
 }
 
@@ -147,7 +148,7 @@ fn gradients_of_what_blocks_are_given_beside_the_input_are_refused() {
     let options = CheckpointOptions::default().part(StackPart::Decoder);
     let checkpoint = options.open(weights("families/t5")).unwrap();
     for message in of_ranks(2, |rank| {
-        let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+        let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
         let stack = TensorParallel::new(loader, rank).unwrap().stack().unwrap();
         let block = &checkpoint.config().blocks[0];
         let x = Tensor::ones((1, 2, block.d_model()), DType::F32, &Device::Cpu).unwrap();

@@ -1,7 +1,7 @@
 //! If the order of sums is the same, the bits are the same.
 
 use candle_blocks::{
-    Checkpoint, ForwardContext, Precision, Stack,
+    Checkpoint, ForwardContext, Precision, Stack, Weights,
     candle_core::{DType, Device, Module, Tensor},
     checkpoint::TensorParallel,
     layers::QueryKeyValue,
@@ -20,15 +20,20 @@ fn open(name: &str) -> (Checkpoint, Tensor) {
 #[test]
 fn one_rank_has_the_bits_of_no_ranks() {
     let (checkpoint, x) = open("tiny-gpt2");
-    let loader = || checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+    let loader = || checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
     let found = of_ranks(1, |rank| {
-        let parallel = TensorParallel::new(loader(), rank).unwrap();
-        let packed = parallel.packed_stack(Precision::Int8).unwrap();
+        let parallel = TensorParallel::new(loader(), rank.clone()).unwrap();
+        let packed = checkpoint.load(Weights::Packed(Precision::Int8));
+        let packed = TensorParallel::new(packed, rank.clone()).unwrap();
+        let packed = packed.stack().unwrap();
         let plain = parallel.stack().unwrap();
         [plain.forward(&x), packed.forward(&x)].map(|y| bits(&y.unwrap()))
     });
     let plain = loader().stack().unwrap().forward(&x);
-    let packed = checkpoint.packed_stack(Precision::Int8).unwrap();
+    let packed = checkpoint
+        .load(Weights::Packed(Precision::Int8))
+        .stack()
+        .unwrap();
     assert_eq!(
         found,
         [[plain, packed.forward(&x)].map(|y| bits(&y.unwrap()))]
@@ -45,10 +50,10 @@ fn a_rank_has_the_bits_of_its_heads_in_one_process() {
         };
         query.forward(&x).unwrap()
     };
-    let loader = || checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+    let loader = || checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
     let whole = of_query(&loader().stack().unwrap());
     let parts = of_ranks(2, |rank| {
-        let parallel = TensorParallel::new(loader(), rank).unwrap();
+        let parallel = TensorParallel::new(loader(), rank.clone()).unwrap();
         of_query(&parallel.stack().unwrap())
     });
     assert_eq!(bits(&Tensor::cat(&parts, 2).unwrap()), bits(&whole));
@@ -58,9 +63,8 @@ fn a_rank_has_the_bits_of_its_heads_in_one_process() {
 fn tokens_fed_one_by_one_have_the_bits_of_all_at_once() {
     let (checkpoint, x) = open("tiny-gpt2");
     of_ranks(2, |rank| {
-        let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
-        let parallel = TensorParallel::new(loader, rank).unwrap();
-        let packed = parallel.packed_stack(Precision::F32).unwrap();
+        let loader = checkpoint.load(Weights::Packed(Precision::F32));
+        let packed = TensorParallel::new(loader, rank).unwrap().stack().unwrap();
         let context = ForwardContext::evaluation();
         let mut cache = packed.new_cache();
         let rows = (0..5).map(|at| {
@@ -76,10 +80,11 @@ fn tokens_fed_one_by_one_have_the_bits_of_all_at_once() {
 fn parts_that_are_packed_later_have_the_bits_of_those_packed_as_they_are_read() {
     let (checkpoint, x) = open("tiny-gpt2");
     of_ranks(2, |rank| {
-        let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
-        let parallel = TensorParallel::new(loader, rank).unwrap();
+        let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
+        let parallel = TensorParallel::new(loader, rank.clone()).unwrap();
         let later = parallel.stack().unwrap().pack(Precision::Bf16).unwrap();
-        let read = parallel.packed_stack(Precision::Bf16).unwrap();
+        let read = checkpoint.load(Weights::Packed(Precision::Bf16));
+        let read = TensorParallel::new(read, rank).unwrap().stack().unwrap();
         let [later, read] = [later, read].map(|packed| bits(&packed.forward(&x).unwrap()));
         assert_eq!(later, read);
     });

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use candle_blocks::{
-    Activation, Architecture, Checkpoint, CheckpointOptions, Error, PlainFile, Result,
+    Activation, Architecture, Checkpoint, CheckpointOptions, Error, PlainFile, Result, Weights,
     candle_core::{DType, Device, Tensor},
     checkpoint::{scheme::Orientation, write::write_safetensors},
     train::{AdamW, AdamWConfig, ParameterGroup, split},
@@ -83,7 +83,12 @@ fn a_rule_without_a_name_for_what_the_layer_asks_is_named() {
     let path = folder.path().join("table.json");
     fs::write(&path, table.to_string()).unwrap();
     let options = CheckpointOptions::default().family_file(path);
-    let load = || options.open(weights("tiny-bert"))?.stack(DType::F32, &CPU);
+    let load = || {
+        options
+            .open(weights("tiny-bert"))?
+            .load(Weights::Dense(DType::F32, &CPU))
+            .stack()
+    };
     let text = message(load());
     assert_says(
         &text,

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fs};
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, Error, ForwardContext, PlainFile, Precision, Stack,
+    AttentionMask, Checkpoint, Error, ForwardContext, PlainFile, Precision, Stack, Weights,
     checkpoint::{scheme::Orientation, write::write_safetensors},
     config::Initialization,
     train::Fresh,
@@ -28,7 +28,10 @@ fn padding(rows: usize, columns: usize) -> AttentionMask {
 
 fn llama() -> (Checkpoint, Stack, usize) {
     let checkpoint = Checkpoint::open(weights("families/llama")).unwrap();
-    let stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+    let stack = checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .stack()
+        .unwrap();
     let width = checkpoint.config().blocks[0].d_model();
     (checkpoint, stack, width)
 }
@@ -43,7 +46,10 @@ fn a_cache_given_the_mask_of_the_whole_sequence_asks_for_that_of_the_new_positio
         return;
     }
     let (checkpoint, stack, width) = llama();
-    let packed = checkpoint.packed_stack(Precision::F32).unwrap();
+    let packed = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .stack()
+        .unwrap();
     let (mut cache, mut packed_cache) = (stack.new_cache(), packed.new_cache());
     let (prompt, new) = (input(2, 4, width), input(2, 1, width));
     let plain = ForwardContext::evaluation();
@@ -92,7 +98,10 @@ fn position_ids_of_another_length_are_named() {
         return;
     }
     let (checkpoint, stack, width) = llama();
-    let packed = checkpoint.packed_stack(Precision::F32).unwrap();
+    let packed = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .stack()
+        .unwrap();
     let short = Tensor::new(&[[0u32, 1]], &Device::Cpu).unwrap();
     let context = ForwardContext::evaluation()
         .with_position_ids(&short)
@@ -114,7 +123,10 @@ fn an_additive_mask_that_does_not_broadcast_is_named() {
         return;
     }
     let (checkpoint, stack, width) = llama();
-    let packed = checkpoint.packed_stack(Precision::F32).unwrap();
+    let packed = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .stack()
+        .unwrap();
     let mask = Tensor::zeros((3, 3), DType::F32, &Device::Cpu).unwrap();
     let mask = AttentionMask::none().with_additive(mask);
     let context = ForwardContext::evaluation().with_mask(mask);
@@ -140,7 +152,10 @@ fn a_packed_layer_says_how_to_bring_another_type() {
         return;
     }
     let (checkpoint, _, width) = llama();
-    let packed = checkpoint.packed_stack(Precision::F32).unwrap();
+    let packed = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .stack()
+        .unwrap();
     let x = input(1, 2, width).to_dtype(DType::F64).unwrap();
     assert_eq!(
         said(packed.forward(&x)),
@@ -154,7 +169,10 @@ fn a_mixture_of_experts_does_not_mix_rows_of_another_width() {
         return;
     }
     let checkpoint = Checkpoint::open(weights("families/mixtral")).unwrap();
-    let block = checkpoint.block(0, DType::F32, &Device::Cpu).unwrap();
+    let block = checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .block(0)
+        .unwrap();
     let width = checkpoint.config().blocks[0].d_model();
     // As many values as two rows with the correct width.
     assert_eq!(
@@ -183,7 +201,7 @@ fn weights_are_neither_loaded_nor_initialized_as_integers() {
     let plain = PlainFile::open(path).unwrap();
     let plain = plain.with_orientation(Orientation::OutIn);
     for message in [
-        said(checkpoint.block(0, dtype, cpu)),
+        said(checkpoint.load(Weights::Dense(dtype, cpu)).block(0)),
         said(fresh.stack(checkpoint.config())),
         said(plain.linears(dtype, cpu)),
     ] {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use candle_blocks::{
-    Checkpoint, Error, Result,
+    Checkpoint, Error, Result, Weights,
     candle_core::{DType, Device},
     checkpoint::Conversion,
 };
@@ -45,7 +45,9 @@ fn load_changed(stack: &Committed, change: impl FnOnce(&mut Vec<Stored>)) -> Res
     let bytes = safetensors::serialize(views, None).unwrap();
     fs::write(path("model.safetensors"), bytes).unwrap();
     let checkpoint = stack.options().open(folder.path())?;
-    checkpoint.stack(DType::F32, &Device::Cpu)?;
+    checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .stack()?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_blocks::candle_core::{Device, Tensor, safetensors};
 use candle_blocks::generate::{Finish, GenerationOptions, Generator, Sampler, Sampling};
 use candle_blocks::text::{Pooling, Prompt, TextGenerator, TextOptions, Tokenizer};
-use candle_blocks::{Checkpoint, Precision};
+use candle_blocks::{Checkpoint, Precision, Weights};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -23,7 +23,10 @@ fn bytes(
     options: GenerationOptions,
     sampler: Sampler,
 ) -> Vec<u8> {
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .model()
+        .unwrap();
     let generator = Generator::new(&model, options).unwrap();
     let prompt = text.bytes().map(u32::from).collect();
     let tokens = generator.generate(&[prompt], sampler).unwrap();
@@ -35,7 +38,10 @@ fn a_text_is_continued_by_the_characters_of_its_tokens() {
     let Some(checkpoint) = checkpoint() else {
         return;
     };
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .model()
+        .unwrap();
     // Hot enough for bytes that are no characters.
     for sampling in [Sampling::greedy(), Sampling::at(1.0), Sampling::at(3.0)] {
         let sampler = Sampler::new(sampling.with_seed(5)).unwrap();
@@ -58,7 +64,10 @@ fn a_character_comes_with_the_last_of_its_bytes() {
     let Some(checkpoint) = checkpoint() else {
         return;
     };
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .model()
+        .unwrap();
     let text = "aé→𝄞\u{fffd}z";
     let mut bytes = text.bytes();
     let n = text.len();
@@ -89,7 +98,10 @@ fn the_prefix_of_a_configuration_comes_before_a_text() {
     config["prefix"] = "She was ".into();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     let generated = |checkpoint: &Checkpoint, text: &str| {
-        let model = checkpoint.packed_model(Precision::F32).unwrap();
+        let model = checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .model()
+            .unwrap();
         let generator = TextGenerator::new(checkpoint, &model).unwrap();
         let options = generator.options().clone().with_max_new_tokens(8);
         let generator = generator.with_options(options);
@@ -117,7 +129,10 @@ fn a_text_ends_with_a_stop_string_of_the_caller_or_of_the_options() {
     let Some(checkpoint) = checkpoint() else {
         return;
     };
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .model()
+        .unwrap();
     let options = GenerationOptions::default().with_max_new_tokens(60);
     let with = |strings: &[&str]| {
         let generator = TextGenerator::new(&checkpoint, &model).unwrap();
@@ -156,7 +171,10 @@ fn a_stop_string_that_is_a_special_token_ends_the_text() {
         return;
     };
     let greedy = |checkpoint: &Checkpoint, strings: &[&str]| {
-        let model = checkpoint.packed_model(Precision::F32).unwrap();
+        let model = checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .model()
+            .unwrap();
         let options = GenerationOptions::default().with_max_new_tokens(30);
         let generator = TextGenerator::new(checkpoint, &model).unwrap();
         let generator = generator.with_options(options).with_stop_strings(strings);
@@ -208,7 +226,10 @@ fn a_sequence_beyond_the_context_length_has_a_note_with_both_numbers() {
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
         assert_eq!(checkpoint.context_length().unwrap(), Some(8));
         let options = GenerationOptions::of(&checkpoint).unwrap();
-        let model = checkpoint.packed_model(Precision::F32).unwrap();
+        let model = checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .model()
+            .unwrap();
         for (n, words) in [(4, None), (5, Some("9 tokens"))] {
             let options = GenerationOptions {
                 stop_tokens: Vec::new(),
@@ -403,7 +424,10 @@ fn pieces_add_up_to_the_text_of_all_tokens_for_every_tokenizer_and_cut() {
         let path = folder.path().join("tokenizer_config.json");
         fs::write(path, config.to_string()).unwrap();
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
-        let model = checkpoint.packed_model(Precision::F32).unwrap();
+        let model = checkpoint
+            .load(Weights::Packed(Precision::F32))
+            .model()
+            .unwrap();
         let generator = TextGenerator::new(&checkpoint, &model).unwrap();
         let decode = |ids: &[u32]| generator.tokenizer().decode(ids).unwrap();
         for round in 0..rounds {
@@ -466,7 +490,10 @@ fn a_generator_that_owns_its_model_is_shared_among_threads() {
     let Some(checkpoint) = checkpoint() else {
         return;
     };
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .model()
+        .unwrap();
     let borrowed = TextGenerator::new(&checkpoint, &model).unwrap();
     let options = borrowed.options().clone().with_max_new_tokens(20);
     let borrowed = borrowed.with_options(options.clone());

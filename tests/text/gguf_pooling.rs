@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::model::ModelInput;
 use candle_blocks::text::{Pooling, TextClassifier, TextOptions, Tokenizer};
-use candle_blocks::{CheckpointOptions, Precision};
+use candle_blocks::{CheckpointOptions, Precision, Weights};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -136,7 +136,10 @@ fn a_reranker_scores_pairs_as_llama_cpp_does() {
         .open(weights("gguf-pooling/modern-bert-rank.gguf"))
         .unwrap();
     assert_eq!(checkpoint.labels().unwrap(), ["no", "yes"]);
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .model()
+        .unwrap();
     let ids: Vec<Vec<u32>> = serde_json::from_value(expected["ids"].clone()).unwrap();
     let ids = Tensor::new(ids, &Device::Cpu).unwrap();
     let logits = model

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use candle_blocks::Checkpoint;
 use candle_blocks::Precision;
 use candle_blocks::candle_core::{Device, Tensor};
 use candle_blocks::model::ModelInput;
 use candle_blocks::text::Tokenizer;
+use candle_blocks::{Checkpoint, Weights};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -191,7 +191,7 @@ fn token_ids_run_a_model_whose_tokenizer_is_not_read() {
     let ids = Tensor::new(&[[2u32, 5, 6, 3]], &Device::Cpu).unwrap();
     let [changed, whole] = [folder.path(), &weights("text/joined")].map(|folder| {
         let model = Checkpoint::open(folder).unwrap();
-        let model = model.packed_model(Precision::F32).unwrap();
+        let model = model.load(Weights::Packed(Precision::F32)).model().unwrap();
         let output = model.forward(&ModelInput::tokens(&ids)).unwrap();
         output.last_hidden_state.to_vec3::<f32>().unwrap()
     });

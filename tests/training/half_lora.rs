@@ -1,7 +1,7 @@
 //! Adapters on weights with half types are f32, like PEFT's, and train in the same way.
 
 use candle_blocks::{
-    Checkpoint, ForwardContext, Linear, Stack,
+    Checkpoint, ForwardContext, Linear, Stack, Weights,
     candle_core::{DType, Module, Tensor},
     layers::LowRank,
     train::{AdamW, AdamWConfig, Lora, LoraConfig, ParameterGroup, loss_value},
@@ -21,7 +21,10 @@ const TARGETS: [&str; 3] = ["attention.query", "attention.value", "feed_forward.
 /// `A` as in `weights/fixtures/reference/half_lora.py`, and `B` zero.
 fn attached(dtype: DType) -> (Stack, Lora) {
     let checkpoint = Checkpoint::open(weights("tiny-bert-bf16")).unwrap();
-    let mut stack = checkpoint.stack(dtype, &device()).unwrap();
+    let mut stack = checkpoint
+        .load(Weights::Dense(dtype, &device()))
+        .stack()
+        .unwrap();
     let lora = Lora::attach(&mut stack, LoraConfig::new(2, 4.0, &TARGETS), 0).unwrap();
     for (role, variable) in &lora.parameters() {
         let place = TARGETS.iter().position(|target| role.contains(target));

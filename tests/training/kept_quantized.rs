@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeMap,
     fs,
+    ops::Deref,
     path::{Path, PathBuf},
 };
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, DropoutSource, ForwardContext, Parameters, Precision, Stack,
-    candle_core::{DType, Tensor, Var},
+    Checkpoint, DropoutSource, ForwardContext, Loader, Parameters, Precision, Stack, Weights,
+    candle_core::{DType, Device, Tensor, Var},
     checkpoint::files::TensorFiles,
     model::ModelInput,
     train::{
@@ -37,9 +38,29 @@ const TARGETS: [&str; 5] = [
 const ALL: [&str; 2] = ["*attention.*", "feed_forward.*"];
 
 /// Opens a committed file's checkpoint, dequantized and quantized.
-fn opened(path: &Path) -> [Checkpoint; 2] {
-    let options = CheckpointOptions::default;
-    [options(), options().keep_quantized()].map(|options| options.open(path).unwrap())
+fn opened(path: &Path) -> [Form; 2] {
+    let of = |form| Form(Checkpoint::open(path).unwrap(), form);
+    [
+        of(|dtype, device| Weights::Dense(dtype, device)),
+        of(|dtype, device| Weights::AsStored(dtype, device)),
+    ]
+}
+
+/// A checkpoint, and the form of the weights that it loads.
+struct Form(Checkpoint, fn(DType, &Device) -> Weights);
+
+impl Form {
+    fn loader(&self, dtype: DType) -> Loader<'_> {
+        self.0.load(self.1(dtype, &device()))
+    }
+}
+
+impl Deref for Form {
+    type Target = Checkpoint;
+
+    fn deref(&self) -> &Checkpoint {
+        &self.0
+    }
 }
 
 fn path(name: &str) -> PathBuf {
@@ -89,7 +110,7 @@ fn fifty_steps_on_quantized_weights_stay_on_the_loss_curve_of_peft() {
     let mut comparisons = Vec::new();
     for name in ["quantized/bnb-nf4", "quantized/gptq-4", "gguf/llama"] {
         let [_, checkpoint] = opened(&path(name));
-        let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+        let mut stack = checkpoint.loader(DType::F32).stack().unwrap();
         let config = LoraConfig::new(2, 4.0, &TARGETS);
         let lora = Lora::attach(&mut stack, config, 0).unwrap();
         for (i, target) in TARGETS.iter().enumerate() {
@@ -128,12 +149,12 @@ fn fifty_steps_on_quantized_weights_stay_on_the_loss_curve_of_peft() {
 /// Returns a stack with nonzero adapters, and the trained parameters: the adapters, and for a loader with variables all
 /// weights that are not quantized.
 fn adapted(
-    checkpoint: &Checkpoint,
+    checkpoint: &Form,
     dtype: DType,
     targets: &[&str],
     dropout: f64,
 ) -> (Stack, Lora, Parameters) {
-    let loader = checkpoint.trainable(dtype, &device()).unwrap();
+    let loader = checkpoint.loader(dtype).trainable();
     let mut config = checkpoint.config().clone();
     for block in &mut config.blocks {
         block.attention.dropout = dropout;
@@ -164,7 +185,7 @@ struct Results {
     gradients: BTreeMap<String, Option<Vec<u64>>>,
 }
 
-fn results(checkpoint: &Checkpoint, dtype: DType, targets: &[&str]) -> Results {
+fn results(checkpoint: &Form, dtype: DType, targets: &[&str]) -> Results {
     let (stack, _, parameters) = adapted(checkpoint, dtype, targets, 0.0);
     let x = ruled(1, 4.0, &[2, 5, width(checkpoint)]);
     let x = Var::from_tensor(&x.to_dtype(dtype).unwrap()).unwrap();
@@ -297,8 +318,11 @@ fn whole_and_packed_models_have_the_bits_of_the_dequantized_model() {
         let input = ModelInput::tokens(&expected.read("input_ids").unwrap());
         let [dense, kept] = opened(&path).map(|checkpoint| {
             let models = [
-                checkpoint.model(DType::F32, &device()).unwrap(),
-                checkpoint.packed_model(Precision::F32).unwrap(),
+                checkpoint.loader(DType::F32).model().unwrap(),
+                checkpoint
+                    .load(Weights::Packed(Precision::F32))
+                    .model()
+                    .unwrap(),
             ];
             models.map(|model| {
                 let output = model.forward(&input).unwrap();
@@ -322,14 +346,14 @@ fn merging_into_quantized_weights_is_refused_and_the_cure_works() {
     let beside = numbers(&stack.forward(&x).unwrap());
     let message = message(lora.merge(&mut stack));
     assert!(message.contains("blocks.0.attention.query"), "{message}");
-    assert!(message.contains("without keep_quantized"), "{message}");
+    assert!(message.contains("with Weights::Dense"), "{message}");
     // Nothing was merged.
     assert_eq!(numbers(&stack.forward(&x).unwrap()), beside);
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("adapters.safetensors");
     lora.save(&path).unwrap();
-    let mut other = dense.stack(DType::F32, &device()).unwrap();
+    let mut other = dense.loader(DType::F32).stack().unwrap();
     let loaded = Lora::load(&mut other, &path).unwrap();
     loaded.merge(&mut other).unwrap();
     for (merged, beside) in numbers(&other.forward(&x).unwrap()).iter().zip(beside) {
@@ -339,9 +363,8 @@ fn merging_into_quantized_weights_is_refused_and_the_cure_works() {
 
 #[test]
 fn a_checkpoint_without_quantized_weights_is_refused() {
-    let options = CheckpointOptions::default().keep_quantized();
-    let checkpoint = options.open(weights("tiny-gpt2")).unwrap();
-    let message = message(checkpoint.stack(DType::F32, &device()));
+    let [_, checkpoint] = opened(&weights("tiny-gpt2"));
+    let message = message(checkpoint.loader(DType::F32).stack());
     assert!(message.contains("no quantized weights"), "{message}");
 }
 
@@ -361,7 +384,7 @@ fn quantized_values_are_in_memory_so_the_file_may_be_removed() {
     }
     let folder = copied("quantized/packed-4");
     let [_, checkpoint] = opened(folder.path());
-    let stack = checkpoint.stack(DType::F32, &device()).unwrap();
+    let stack = checkpoint.loader(DType::F32).stack().unwrap();
     let x = ruled(1, 4.0, &[2, 5, width(&checkpoint)]);
     let before = bits(&stack.forward(&x).unwrap());
     let file = folder.path().join("model.safetensors");
@@ -389,6 +412,6 @@ fn faulty_quantized_values_are_reported_when_they_are_loaded() {
     bytes[start..start + 2].copy_from_slice(&half::f16::NAN.to_le_bytes());
     fs::write(&file, bytes).unwrap();
     let [_, checkpoint] = opened(folder.path());
-    let message = message(checkpoint.stack(DType::F32, &device()));
+    let message = message(checkpoint.loader(DType::F32).stack());
     assert!(message.contains(scales), "{message}");
 }

@@ -1,7 +1,7 @@
 //! Low-rank adapters: PyTorch's results, nothing else is trained, and the merged model is the same function.
 
 use candle_blocks::{
-    Checkpoint, Dropout, DropoutSource, ForwardContext, Linear, Stack,
+    Checkpoint, Dropout, DropoutSource, ForwardContext, Linear, Stack, Weights,
     candle_core::{DType, Device, Tensor},
     layers::LowRank,
     train::{AdamW, AdamWConfig, Gradients, Lora, LoraConfig, ParameterGroup},
@@ -82,7 +82,10 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
             continue; // `cross_attention_has_adapters_too`
         }
         let width = config.blocks[0].d_model();
-        let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+        let mut stack = checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .stack()
+            .unwrap();
         let output = |stack: &Stack| {
             let context = in_one_row(ForwardContext::evaluation(), config, 4);
             stack.forward_with(&input(width), &context).unwrap()
@@ -142,7 +145,10 @@ fn cross_attention_has_adapters_too() {
         .part(candle_blocks::checkpoint::scheme::StackPart::Decoder)
         .open(weights("families/t5"))
         .unwrap();
-    let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+    let mut stack = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
     let config = LoraConfig::new(2, 2.0, &["cross_attention.*"]);
     let lora = Lora::attach(&mut stack, config, 0).unwrap();
     assert_eq!(lora.parameters().len(), 2 * 4 * stack.blocks().len());
@@ -222,7 +228,8 @@ fn only_the_adapters_are_trained_and_the_merged_weights_are_saved_by_role() {
         .unwrap();
     let reloaded = Checkpoint::open(&saved)
         .unwrap()
-        .stack(DType::F32, &device())
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
         .unwrap();
     assert_eq!(
         bits(&output(&reloaded, 24, false)),
@@ -239,14 +246,20 @@ fn only_the_adapters_are_trained_and_the_merged_weights_are_saved_by_role() {
 #[test]
 fn saved_adapters_load_onto_another_copy_of_the_stack() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
-    let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+    let mut stack = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
     let config = LoraConfig::new(2, 4.0, &["attention.value"]);
     let lora = Lora::attach(&mut stack, config.clone(), 3).unwrap();
     trained(&lora);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("adapters.safetensors");
     lora.save(&path).unwrap();
-    let mut other = checkpoint.stack(DType::F32, &device()).unwrap();
+    let mut other = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
     let loaded = Lora::load(&mut other, &path).unwrap();
     assert_eq!(loaded.config(), &config);
     assert_eq!(
@@ -256,7 +269,10 @@ fn saved_adapters_load_onto_another_copy_of_the_stack() {
 
     // Not onto a stack of other sizes, which stays as it is.
     let smaller = Checkpoint::open(weights("tiny-gpt2")).unwrap();
-    let mut smaller = smaller.stack(DType::F32, &device()).unwrap();
+    let mut smaller = smaller
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
     let message = Lora::load(&mut smaller, &path).unwrap_err().to_string();
     assert!(message.contains("attention.value.lora_"), "{message}");
     assert!(
@@ -271,7 +287,7 @@ fn saved_adapters_load_onto_another_copy_of_the_stack() {
     let mut config = checkpoint.config().clone();
     config.blocks.truncate(1);
     config.layers.truncate(1);
-    let loader = checkpoint.loader(DType::F32, &device()).unwrap();
+    let loader = checkpoint.load(Weights::Dense(DType::F32, &device()));
     let mut shorter = Stack::new(&config, loader.var_builder()).unwrap();
     let message = Lora::load(&mut shorter, &path).unwrap_err().to_string();
     assert!(
@@ -293,7 +309,10 @@ fn a_file_whose_rank_is_not_that_of_its_adapters_is_refused() {
     let tensors = [("blocks.0.attention.value.lora_a.weight", a)];
     let metadata = Some([("lora".to_string(), metadata.to_string())].into());
     safetensors::serialize_to_file(tensors, metadata, &path).unwrap();
-    let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+    let mut stack = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
     let message = Lora::load(&mut stack, &path).unwrap_err().to_string();
     assert!(message.contains("1000000000000"), "{message}");
     assert!(stack.linears().all(|(_, l)| l.adapter().is_none()));
@@ -309,7 +328,7 @@ fn dropout_uses_the_given_stream_and_only_in_training() {
             block.feed_forward.dropout = 0.0;
             *block = block.clone().with_residual_dropout(0.0);
         }
-        let loader = checkpoint.loader(DType::F32, &device()).unwrap();
+        let loader = checkpoint.load(Weights::Dense(DType::F32, &device()));
         let mut stack = Stack::new(&config, loader.var_builder()).unwrap();
         let config = LoraConfig::new(2, 4.0, &ALL).with_dropout(0.3);
         trained(&Lora::attach(&mut stack, config, 3).unwrap());
@@ -325,7 +344,10 @@ fn dropout_uses_the_given_stream_and_only_in_training() {
 #[test]
 fn layers_that_cannot_be_adapted_are_refused_and_the_stack_is_unchanged() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
-    let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+    let mut stack = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
     let mut refused = |config: LoraConfig, culprit: &str| {
         let message = Lora::attach(&mut stack, config, 0).unwrap_err().to_string();
         assert!(message.contains(culprit), "{message}");
@@ -352,7 +374,10 @@ fn layers_that_cannot_be_adapted_are_refused_and_the_stack_is_unchanged() {
     assert_eq!(lora.parameters().len(), 2);
     let again = Lora::attach(&mut stack, config, 0).unwrap_err().to_string();
     assert!(again.contains("blocks.0.attention.query"), "{again}");
-    let mut other = checkpoint.stack(DType::F32, &device()).unwrap();
+    let mut other = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
     assert!(lora.merge(&mut other).is_err());
 
     let zeros = |dims: (usize, usize)| Tensor::zeros(dims, DType::F32, &Device::Cpu).unwrap();

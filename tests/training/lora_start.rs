@@ -1,7 +1,7 @@
 //! Adapters start as PEFT's do, train alone, and are taken out only by those who put them in.
 
 use candle_blocks::{
-    Checkpoint, ForwardContext, Stack,
+    Checkpoint, ForwardContext, Stack, Weights,
     candle_core::{DType, Tensor},
     train::{Gradients, Lora, LoraConfig},
 };
@@ -27,7 +27,10 @@ fn attach(stack: &mut Stack, seed: u64) -> Lora {
 #[test]
 fn the_first_factor_is_kaiming_uniform_and_a_function_of_the_seed() {
     let draw = |seed| {
-        let mut stack = open().stack(DType::F32, &device()).unwrap();
+        let mut stack = open()
+            .load(Weights::Dense(DType::F32, &device()))
+            .stack()
+            .unwrap();
         attach(&mut stack, seed).parameters()
     };
     let mut n_compared = 0;
@@ -77,7 +80,12 @@ fn neither_weight_nor_bias_of_an_adapted_layer_gets_a_gradient() {
 
 #[test]
 fn the_adapters_of_others_are_not_merged() {
-    let mut stacks = [0, 1].map(|_| open().stack(DType::F32, &device()).unwrap());
+    let mut stacks = [0, 1].map(|_| {
+        open()
+            .load(Weights::Dense(DType::F32, &device()))
+            .stack()
+            .unwrap()
+    });
     let ours = attach(&mut stacks[0], 1);
     attach(&mut stacks[1], 1);
     let refused = message(ours.merge(&mut stacks[1]).map(|_| ()));

@@ -1,7 +1,7 @@
 //! After adapters over variables are merged, the variables hold the merged weights, and the layers read them.
 
 use candle_blocks::{
-    Checkpoint, ForwardContext, Parameters, Stack,
+    Checkpoint, ForwardContext, Parameters, Stack, Weights,
     candle_core::{DType, Device, Tensor, Var},
     candle_nn::{VarBuilder, VarMap},
     train::{AdamW, AdamWConfig, Lora, LoraConfig, ParameterGroup},
@@ -71,7 +71,12 @@ fn saved(parameters: Parameters) -> Tensor {
     let path = folder.path().join("saved");
     open().save(&path, parameters).unwrap();
     let reloaded = Checkpoint::open(&path).unwrap();
-    output(&reloaded.stack(DType::F32, &device()).unwrap())
+    output(
+        &reloaded
+            .load(Weights::Dense(DType::F32, &device()))
+            .stack()
+            .unwrap(),
+    )
 }
 
 #[test]
@@ -183,7 +188,7 @@ fn the_adapters_optimizer_says_at_once_that_there_is_nothing_left_to_train() {
         let checkpoint = open();
         let loader = match is_trainable {
             true => checkpoint.trainable(DType::F32, &device()).unwrap(),
-            false => checkpoint.loader(DType::F32, &device()).unwrap(),
+            false => checkpoint.load(Weights::Dense(DType::F32, &device())),
         };
         let mut stack = loader.stack().unwrap();
         let lora = attach(&mut stack);
@@ -228,7 +233,7 @@ fn a_copy_that_still_has_the_adapters_is_refused_where_it_reads_the_variables() 
     let words = [
         "blocks.0.attention.query.weight",
         "merged into this variable",
-        "Checkpoint::stack",
+        "Checkpoint::load",
     ];
     assert_says(message(copy.forward(&x())), &words);
     assert_says(message(lora.merge(&mut copy)), &words);
@@ -236,7 +241,10 @@ fn a_copy_that_still_has_the_adapters_is_refused_where_it_reads_the_variables() 
     assert_eq!(bits(&output(&stack)), merged);
 
     // What the message advises: plain tensors are not written, so copies can be merged while the training goes on.
-    let mut stack = open().stack(DType::F32, &device()).unwrap();
+    let mut stack = open()
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
     let lora = attach(&mut stack);
     for _ in 0..2 {
         train(&stack, lora.parameters(), 2);
@@ -268,7 +276,11 @@ fn a_weight_that_is_no_variable_of_its_own_is_refused_by_name_and_nothing_change
         _ => weight,
     };
     let shared = Var::from_tensor(
-        &open().stack(DType::F32, &device()).unwrap().blocks()[0]
+        &open()
+            .load(Weights::Dense(DType::F32, &device()))
+            .stack()
+            .unwrap()
+            .blocks()[0]
             .attention()
             .inner()
             .output()
@@ -298,13 +310,16 @@ fn a_weight_that_is_no_variable_of_its_own_is_refused_by_name_and_nothing_change
             refused.starts_with("blocks.1.attention.query.weight: "),
             "{refused}"
         );
-        assert_says(refused, &[reason, "Lora::save", "Checkpoint::stack"]);
+        assert_says(refused, &[reason, "Lora::save", "Checkpoint::load"]);
         assert_eq!(bits(&output(&stack)), before);
         // What the message advises.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("adapters.safetensors");
         lora.save(&path).unwrap();
-        let mut plain = open().stack(DType::F32, &device()).unwrap();
+        let mut plain = open()
+            .load(Weights::Dense(DType::F32, &device()))
+            .stack()
+            .unwrap();
         Lora::load(&mut plain, &path)
             .unwrap()
             .merge(&mut plain)

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use candle_blocks::{
-    Architecture, Checkpoint,
+    Architecture, Checkpoint, Weights,
     candle_core::{DType, Tensor},
     model::{Model, ModelInput},
     ops,
@@ -43,7 +43,7 @@ fn a_new_head_starts_fresh_on_the_values_of_the_checkpoint_and_is_saved_with_the
     let (dtype, device) = (DType::F32, device());
     let fresh = Fresh::new(architecture.initialization.clone(), 42, dtype, &device);
     let pretrained = Checkpoint::open(weights("tiny-bert")).unwrap();
-    let loader = pretrained.loader(dtype, &device).unwrap();
+    let loader = pretrained.load(Weights::Dense(dtype, &device));
     assert_says(
         message(fresh.copy_from(&loader)),
         &[
@@ -91,7 +91,8 @@ fn a_new_head_starts_fresh_on_the_values_of_the_checkpoint_and_is_saved_with_the
     architecture.save(&saved, fresh.parameters(), &[]).unwrap();
     let opened = Checkpoint::open(&saved)
         .unwrap()
-        .model(dtype, &device)
+        .load(Weights::Dense(dtype, &device))
+        .model()
         .unwrap();
     assert_same(&logits(&opened), &logits(&model), "saved and opened");
 }
@@ -107,7 +108,7 @@ fn values_of_another_model_are_not_copied() {
     );
     fresh.stack(&architecture.config).unwrap();
     let other = Checkpoint::open(weights("tiny-gpt2")).unwrap();
-    let loader = other.loader(DType::F32, &device()).unwrap();
+    let loader = other.load(Weights::Dense(DType::F32, &device()));
     assert_says(
         message(fresh.copy_from(&loader)),
         &[

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fs, path::Path};
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions,
+    Checkpoint, CheckpointOptions, Weights,
     candle_core::{DType, Device, Tensor, safetensors},
     train::{Lora, LoraConfig},
 };
@@ -22,7 +22,10 @@ fn an_adapter_has_the_name_of_its_module() {
     let folder = tempfile::tempdir().unwrap();
     let attach = |name: &str, targets: &[&str]| {
         let checkpoint = Checkpoint::open(weights(name)).unwrap();
-        let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+        let mut stack = checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .stack()
+            .unwrap();
         let lora = Lora::attach(&mut stack, LoraConfig::new(2, 4.0, targets), 3).unwrap();
         (checkpoint, lora)
     };
@@ -68,7 +71,10 @@ fn adapters_of_a_fused_tensors_parts_are_one_of_the_whole() {
     ];
     for (name, module, is_conv1d) in present(cases, |case| case.0) {
         let checkpoint = Checkpoint::open(weights(name)).unwrap();
-        let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+        let mut stack = checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .stack()
+            .unwrap();
         let roles = ["blocks.0.attention.query", "blocks.0.attention.value"];
         let lora = Lora::attach(&mut stack, LoraConfig::new(2, 4.0, &roles), 3).unwrap();
         fill(&lora);
@@ -154,7 +160,10 @@ fn adapters_of_experts_are_those_of_the_parameters_that_stack_them() {
     ];
     for (name, mlp, router) in present(cases, |case| case.0) {
         let checkpoint = Checkpoint::open(weights(name)).unwrap();
-        let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+        let mut stack = checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .stack()
+            .unwrap();
         let mut roles = vec!["attention.output", "feed_forward.router", "*.down"];
         roles.extend(["feed_forward.experts.*.gate", "feed_forward.experts.0.up"]);
         let config = LoraConfig::new(2, 4.0, &roles).with_dropout(0.5);
@@ -203,7 +212,10 @@ fn adapters_of_experts_are_those_of_the_parameters_that_stack_them() {
 #[test]
 fn an_adapter_without_a_tensor_in_the_checkpoint_is_refused() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
-    let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+    let mut stack = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
     let config = LoraConfig::new(2, 4.0, &["attention.query"]);
     let lora = Lora::attach(&mut stack, config, 3).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -280,7 +292,10 @@ fn adapters_go_by_the_names_of_the_class_and_not_of_the_files() {
         }
         fs::write(&path, json.to_string()).unwrap();
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
-        let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+        let mut stack = checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .stack()
+            .unwrap();
         let config = LoraConfig::new(2, 4.0, &["blocks.0.attention.query"]);
         let lora = Lora::attach(&mut stack, config, 3).unwrap();
         let out = folder.path().join("adapters");

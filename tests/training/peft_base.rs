@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Parameters, Stack,
+    Checkpoint, CheckpointOptions, Parameters, Stack, Weights,
     candle_core::{DType, Tensor},
     checkpoint::scheme::StackPart,
     train::{Lora, LoraConfig},
@@ -16,7 +16,10 @@ use crate::{
 };
 
 fn attached(checkpoint: &Checkpoint, seed: u64) -> (Stack, Lora) {
-    let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+    let mut stack = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap();
     let config = LoraConfig::new(2, 4.0, &["attention.query", "feed_forward.*"]);
     let lora = Lora::attach(&mut stack, config, seed).unwrap();
     // `B` starts at 0.
@@ -112,7 +115,10 @@ fn an_adapter_names_its_base_model_and_its_task() {
             _ => CheckpointOptions::default(),
         };
         let checkpoint = options.clone().open(&base).unwrap();
-        let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+        let mut stack = checkpoint
+            .load(Weights::Dense(DType::F32, &device()))
+            .stack()
+            .unwrap();
         let config = LoraConfig::new(2, 4.0, &["blocks.0.attention.query"]);
         let lora = Lora::attach(&mut stack, config, 1).unwrap();
         let adapter = folder.path().join("adapter");
@@ -148,7 +154,13 @@ fn the_folder_of_an_adapter_is_opened_alone() {
         let folder = tempfile::tempdir().unwrap();
         lora.save_peft(&checkpoint, folder.path()).unwrap();
         let alone = Checkpoint::open(folder.path()).unwrap();
-        let found = outputs(&alone.stack(DType::F32, &device()).unwrap(), &alone);
+        let found = outputs(
+            &alone
+                .load(Weights::Dense(DType::F32, &device()))
+                .stack()
+                .unwrap(),
+            &alone,
+        );
         assert_close(&found, &outputs(&stack, &checkpoint), name);
     }
 }
@@ -182,7 +194,13 @@ fn a_second_adapter_is_saved_over_the_merged_model_alone() {
             .unwrap();
         let expected = outputs(&stack, &with_first);
         let alone = Checkpoint::open(&second).unwrap();
-        let found = outputs(&alone.stack(DType::F32, &device()).unwrap(), &alone);
+        let found = outputs(
+            &alone
+                .load(Weights::Dense(DType::F32, &device()))
+                .stack()
+                .unwrap(),
+            &alone,
+        );
         assert_close(&found, &expected, name);
         // Or the merged model first, and the second adapter over that.
         let merged = Checkpoint::open(&merged).unwrap();

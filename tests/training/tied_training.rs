@@ -8,7 +8,7 @@ use candle_blocks::candle_core::{DType, Device, Tensor, safetensors};
 use candle_blocks::checkpoint::Loader;
 use candle_blocks::model::{Model, ModelInput, Seq2Seq};
 use candle_blocks::train::{AdamW, AdamWConfig, Gradients, ParameterGroup};
-use candle_blocks::{Checkpoint, CheckpointOptions, ops};
+use candle_blocks::{Checkpoint, CheckpointOptions, Weights, ops};
 
 use crate::cpu_only::cpu_only;
 use crate::device::device;
@@ -222,7 +222,7 @@ fn copies_and_buffers_are_trained_as_by_transformers_and_saved_alike() {
 
         // Read again, it computes what was trained, but for the rounding of the file.
         let checkpoint = CheckpointOptions::default().whole().open(&saved).unwrap();
-        let loader = checkpoint.loader(DType::F64, &device()).unwrap();
+        let loader = checkpoint.load(Weights::Dense(DType::F64, &device()));
         let model = Whole::load(&loader, &checkpoint);
         let loss = ops::cross_entropy(&model.logits(case, 0..2), &tensor(&targets(2))).unwrap();
         let (loss, end) = (loss.to_scalar::<f64>().unwrap(), losses[N_STEPS]);

@@ -7,7 +7,7 @@ use std::fs;
 
 use candle_blocks::{
     AttentionConfig, BlockConfig, Dropout, DropoutSource, FeedForwardConfig, ForwardContext,
-    NormConfig, NormPlacement, Stack, StackConfig,
+    NormConfig, NormPlacement, Stack, StackConfig, Weights,
     candle_core::{DType, ModuleT, Tensor, Var},
     config::Initialization,
     train::{Fresh, Gradients},
@@ -54,7 +54,10 @@ fn stack(committed: &committed::Committed, changes: Map<String, Value>) -> Stack
     fs::write(&path, config.to_string()).unwrap();
     let options = committed.options().config(path);
     let checkpoint = options.open(committed.folder()).unwrap();
-    checkpoint.stack(DType::F32, &device()).unwrap()
+    checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .stack()
+        .unwrap()
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use candle_blocks::Checkpoint;
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::config::{EmbeddingsConfig, TwoStackKind};
@@ -15,6 +14,7 @@ use candle_blocks::generate::{
 use candle_blocks::model::{Model, ModelInput, Seq2Seq};
 use candle_blocks::text::{ChatTemplate, Conversation, TextGenerator, Tokenizer};
 use candle_blocks::verify::Fixture;
+use candle_blocks::{Checkpoint, Weights};
 
 use crate::conversation::ConversationArgs;
 use crate::generation_settings::SettingArgs;
@@ -92,10 +92,16 @@ pub fn generate(args: &Args) -> Result<CommandOutcome> {
     let generated = match (file.transpose()?, behind_encoder(&checkpoint)?) {
         (Some(file), true) => {
             let (model, dtype) = match form {
-                Form::Packed(precision) => (checkpoint.packed_seq2seq(precision)?, DType::F32),
+                Form::Packed(precision) => (
+                    checkpoint.load(Weights::Packed(precision)).seq2seq()?,
+                    DType::F32,
+                ),
                 Form::Plain => {
                     let dtype = args.compute.dtype;
-                    (checkpoint.seq2seq(dtype, &device)?, dtype)
+                    (
+                        checkpoint.load(Weights::Dense(dtype, &device)).seq2seq()?,
+                        dtype,
+                    )
                 }
             };
             let kind = (dtype, &device);
@@ -113,8 +119,10 @@ pub fn generate(args: &Args) -> Result<CommandOutcome> {
             });
             let input = input.transpose()?;
             let model = match form {
-                Form::Packed(precision) => checkpoint.packed_model(precision)?,
-                Form::Plain => checkpoint.model(args.compute.dtype, &device)?,
+                Form::Packed(precision) => checkpoint.load(Weights::Packed(precision)).model()?,
+                Form::Plain => checkpoint
+                    .load(Weights::Dense(args.compute.dtype, &device))
+                    .model()?,
             };
             clock = Clock::start();
             match input {

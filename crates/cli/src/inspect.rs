@@ -5,7 +5,7 @@ use std::{fmt::Write, path::PathBuf};
 use anyhow::{Context, Result};
 use candle_blocks::candle_core::{DType, Device};
 use candle_blocks::config::{EmbeddingsConfig, ModelConfig};
-use candle_blocks::{Checkpoint, LoadReport, StackConfig};
+use candle_blocks::{Checkpoint, LoadReport, StackConfig, Weights};
 use serde::Serialize;
 
 use crate::model::SourceArgs;
@@ -101,7 +101,8 @@ fn check(args: &Args, checkpoint: &Checkpoint) -> Result<()> {
         config.display()
     );
     checkpoint
-        .block(0, DType::F32, &Device::Cpu)
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .block(0)
         .map(drop)
         .context(what)
 }

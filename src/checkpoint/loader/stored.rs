@@ -6,36 +6,12 @@ use std::sync::Arc;
 
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 
+use crate::checkpoint::Checkpoint;
 use crate::checkpoint::files::{Coding, Compute, TensorFiles};
 use crate::checkpoint::loader::as_stored::{InsteadOfStored, not_as_stored};
 use crate::checkpoint::plan::source::{StoredParameter, WORDS};
-use crate::checkpoint::{Checkpoint, CheckpointOptions};
 use crate::error::{Error, Result};
 use crate::layers::StoredMatrix;
-
-impl CheckpointOptions {
-    /// Keeps linear layers' weights quantized if they are quantized in the files. This trains adapters with the memory of
-    /// the quantized weights ([`Lora`](crate::train::Lora); QLoRA, <https://arxiv.org/abs/2305.14314>).
-    ///
-    /// The quantized values are in memory. Each product, forward and backward, dequantizes its weight and frees it
-    /// afterwards: results and gradients have the same bits as those of the dequantized model. On a device other than the
-    /// CPU, the host dequantizes and copies the result there. These weights are frozen: [`Checkpoint::trainable`] only makes
-    /// variables of the others (norms, biases, embeddings). A [`Loader`](crate::checkpoint::Loader) makes such layers, also
-    /// through [`build`](crate::checkpoint::Loader::build) with another configuration; its `var_builder` returns dense
-    /// tensors.
-    ///
-    /// ```no_run
-    /// use candle_blocks::{CheckpointOptions, candle_core::{DType, Device}, train::{Lora, LoraConfig}};
-    /// let checkpoint = CheckpointOptions::default().keep_quantized().open("llama-3.2-1b-gptq")?;
-    /// let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
-    /// let lora = Lora::attach(&mut stack, LoraConfig::new(8, 16.0, &["attention.*"]), 42)?;
-    /// # Ok::<(), candle_blocks::Error>(())
-    /// ```
-    pub fn keep_quantized(mut self) -> Self {
-        self.keeps_quantized = true;
-        self
-    }
-}
 
 /// A checkpoint's quantized matrices, by role.
 #[derive(Debug)]
@@ -72,8 +48,8 @@ impl StoredMatrices {
         let sources: HashMap<_, _> = kept.map(|s| (s.role.clone(), s.clone())).collect();
         if sources.is_empty() {
             let path = files.path().display();
-            let reason = format!("{path} has no quantized weights; open it without");
-            return Err(Error::input("keep_quantized", reason));
+            let reason = format!("{path} has no quantized weights; load it with Weights::Dense");
+            return Err(Error::input("AsStored", reason));
         }
         Ok(Self {
             files: Arc::new(files.kept_in_memory()),
@@ -333,7 +309,7 @@ mod tests {
                 let kind = (DType::F32, &Device::Cpu);
                 let weight = Stored::weight(matrix, (d_out, d_in), kind);
                 let linear = Linear::from_weight(weight, None).unwrap();
-                let packing = Packing::of_file(Precision::AsStored).unwrap();
+                let packing = Packing::new(Precision::AsStored).unwrap();
                 let packed = linear.packed(&packing);
                 let packed = packed.unwrap_or_else(|error| panic!("{path:?} {role}: {error}"));
                 assert!(matches!(packed.kept_weight(), Weight::Packed(_)));

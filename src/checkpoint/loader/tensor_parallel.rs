@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::checkpoint::plan::source::{Cut, StoredParameter};
 use crate::checkpoint::{Loader, Parameters, SaveOptions};
-use crate::config::{Precision, StackConfig};
+use crate::config::StackConfig;
 use crate::error::{Error, Result};
 use crate::layers::{Communicator, DropoutSource, Partial, RankOf, Ranks, Stack};
 use crate::layers::{mark_parts, visit::Visit};
@@ -22,7 +22,7 @@ use crate::layers::{mark_parts, visit::Visit};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use candle_blocks::{Checkpoint, Precision, checkpoint::TensorParallel, ops::parallel::Threads};
+/// use candle_blocks::{Checkpoint, Precision, Weights, checkpoint::TensorParallel, ops::parallel::Threads};
 /// use candle_blocks::candle_core::{DType, Device, Module, Tensor};
 ///
 /// // Here ranks are threads; `Mpi` makes them processes.
@@ -30,8 +30,8 @@ use crate::layers::{mark_parts, visit::Visit};
 ///     let ranks = Threads::ranks(2).into_iter().map(|rank| {
 ///         scope.spawn(move || -> candle_blocks::Result<Tensor> {
 ///             let checkpoint = Checkpoint::open("weights/tiny-bert")?;
-///             let loader = checkpoint.loader(DType::F32, &Device::Cpu)?;
-///             let stack = TensorParallel::new(loader, Arc::new(rank))?.packed_stack(Precision::F32)?;
+///             let loader = checkpoint.load(Weights::Packed(Precision::F32));
+///             let stack = TensorParallel::new(loader, Arc::new(rank))?.stack()?;
 ///             let d_model = checkpoint.config().blocks[0].d_model();
 ///             Ok(stack.forward(&Tensor::ones((1, 3, d_model), DType::F32, &Device::Cpu)?)?)
 ///         })
@@ -91,15 +91,21 @@ impl<'c> TensorParallel<'c> {
         &self.communicator
     }
 
-    /// Loads this rank's part from all blocks, and the final norm.
+    /// Loads this rank's part from all blocks, and the final norm, in the loader's form.
     ///
-    /// It is trained like any other stack, but without dropout, for which ranks would need the same masks. Each rank
+    /// A stack of tensors is trained like any other stack, but without dropout, for which ranks would need the same masks. Each rank
     /// computes the gradients of its rows, and `Gradients::norm_among` the norm over all, without which clipping is refused. An encoder's output and an
     /// additive mask get no gradients.
     ///
     /// # Errors
     /// Errors as for [`Loader::stack`].
     pub fn stack(&self) -> Result<Stack> {
+        if let Some(precision) = self.loader.packing() {
+            let ranks = (self.communicator.size() > 1).then(|| self.ranks());
+            return self
+                .loader
+                .build(|vb| Stack::packed_part(&self.config, vb, precision, ranks.as_ref()));
+        }
         let mut stack = self.loader.build(|vb| Stack::new(&self.config, vb))?;
         if self.communicator.size() > 1 {
             stack.divide(&self.ranks());
@@ -109,17 +115,6 @@ impl<'c> TensorParallel<'c> {
             ));
         }
         Ok(stack)
-    }
-
-    /// Loads this rank's part from all blocks, and the final norm, and packs them for inference on the CPU.
-    ///
-    /// # Errors
-    /// Errors as for [`Loader::packed_stack`].
-    pub fn packed_stack(&self, precision: Precision) -> Result<Stack> {
-        self.loader.check_frozen()?;
-        let ranks = (self.communicator.size() > 1).then(|| self.ranks());
-        self.loader
-            .build(|vb| Stack::packed_part(&self.config, vb, precision, ranks.as_ref()))
     }
 
     /// Returns this rank's variables by role; see [`Loader::parameters`].

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use candle_blocks::{
     AttentionConfig, AttentionMask, BlockConfig, Checkpoint, FeedForwardConfig, ForwardContext,
-    NormConfig, NormPlacement, StackConfig, Sublayer, SublayerNorm, TransformerBlock,
+    NormConfig, NormPlacement, StackConfig, Sublayer, SublayerNorm, TransformerBlock, Weights,
     candle_core::{DType, Device, ModuleT, Result as CandleResult, Tensor},
     layers::BlockFeedForward,
 };
@@ -82,11 +82,13 @@ impl Subject {
         Self::new(config, checkpoint.family(), args, |_| {
             Ok(match args.packing() {
                 None => {
-                    let stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
+                    let stack = checkpoint
+                        .load(Weights::Dense(DType::F32, &Device::Cpu))
+                        .stack()?;
                     Box::new(move |x, context| stack.forward_with(x, context))
                 }
                 Some(precision) => {
-                    let stack = checkpoint.packed_stack(precision)?;
+                    let stack = checkpoint.load(Weights::Packed(precision)).stack()?;
                     Box::new(move |x, context| stack.forward_with(x, context))
                 }
             })

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use candle_blocks::{Checkpoint, candle_core::Tensor};
+use candle_blocks::{Checkpoint, Weights, candle_core::Tensor};
 use serde_json::{Value, json};
 
 use crate::{
@@ -47,11 +47,11 @@ fn scratch(name: &str) -> Scratch {
 fn errors_escape_what_a_file_says() {
     let unused = scratch(&format!("encoder.{HOSTILE}"));
     let checkpoint = Checkpoint::open(unused.model()).unwrap();
-    let loaded = checkpoint.loader(
+    let loaded = checkpoint.load(Weights::Dense(
         candle_blocks::candle_core::DType::F32,
         &crate::device::device(),
-    );
-    assert_plain(&message(loaded));
+    ));
+    assert_plain(&message(loaded.stack()));
     let answer = unused.run(&[]);
     answer.assert_refused(&["\\u{1b}"]);
     assert_plain(answer.stderr.trim_end());

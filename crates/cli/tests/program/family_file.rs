@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions,
+    Checkpoint, CheckpointOptions, Weights,
     candle_core::{DType, Device, Tensor},
     checkpoint::{scheme::Family, write::write_safetensors},
     model::{Model, ModelInput},
@@ -35,7 +35,10 @@ fn changed(change: impl FnOnce(&mut Value)) -> (tempfile::TempDir, PathBuf) {
 
 /// Returns the output of tiny-bert's blocks.
 fn output(checkpoint: &Checkpoint) -> Vec<u64> {
-    let stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+    let stack = checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .stack()
+        .unwrap();
     let x = Tensor::arange(0f32, 60.0, &Device::Cpu).unwrap();
     let x = x.sin().unwrap().reshape((1, 3, 20)).unwrap();
     bits(&stack.forward(&x).unwrap())
@@ -165,7 +168,10 @@ fn renamed_embeddings_are_read_by_end_rules() {
     let open = |json: Value| {
         fs::write(&table, json.to_string()).unwrap();
         let options = CheckpointOptions::default().family_file(&table);
-        options.open(folder.path())?.model(DType::F32, &Device::Cpu)
+        options
+            .open(folder.path())?
+            .load(Weights::Dense(DType::F32, &Device::Cpu))
+            .model()
     };
     let rules = json!([{"role": "embeddings.word", "weight": ["tok.weight"]}]);
     let table_of = |rules: Value| json!({"name": "zephyr", "like": "bert", "end_rules": rules});
@@ -180,7 +186,10 @@ fn renamed_embeddings_are_read_by_end_rules() {
     };
     let renamed = open(table_of(rules.clone())).unwrap();
     let built_in = Checkpoint::open(weights("tiny-bert")).unwrap();
-    let built_in = built_in.model(DType::F32, &Device::Cpu).unwrap();
+    let built_in = built_in
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .model()
+        .unwrap();
     assert_eq!(run(&renamed), run(&built_in));
 
     let unknown = json!([{"role": "embeddings.wrd", "weight": ["tok.weight"]}]);
@@ -208,7 +217,11 @@ fn missing_embeddings_are_named() {
         .collect();
     write_safetensors(folder.path().join("model.safetensors"), &blocks, None).unwrap();
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    let refusal = message(checkpoint.model(DType::F32, &Device::Cpu));
+    let refusal = message(
+        checkpoint
+            .load(Weights::Dense(DType::F32, &Device::Cpu))
+            .model(),
+    );
     assert_says(&refusal, &["no embeddings", "wte.weight", "end_rules"]);
     assert_eq!(
         refusal.matches("invalid configuration").count(),

@@ -6,7 +6,7 @@ use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::generate::{BeamOptions, GenerationOptions, Generator, Sampler};
 use candle_blocks::model::ModelInput;
-use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
+use candle_blocks::{Checkpoint, CheckpointOptions, Precision, Weights};
 use tempfile::TempDir;
 
 use crate::scratch::{Answer, answer, load, program};
@@ -62,7 +62,10 @@ fn a_prompt_is_continued_as_by_the_library_and_timed() {
     ]);
     said.assert_status(0);
     let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .model()
+        .unwrap();
     let options = GenerationOptions::of(&checkpoint)
         .unwrap()
         .with_max_new_tokens(40);
@@ -116,7 +119,10 @@ fn a_decoder_says_something_of_the_ids_that_its_encoder_reads() {
     said.assert_status(0);
 
     let checkpoint = CheckpointOptions::default().whole().open(&bart).unwrap();
-    let model = checkpoint.packed_seq2seq(Precision::F32).unwrap();
+    let model = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .seq2seq()
+        .unwrap();
     let tensors = load(path.as_ref());
     let input = ModelInput::tokens(&tensors["input_ids"]).with_mask(&tensors["attention_mask"]);
     let options = GenerationOptions::of(&checkpoint)
@@ -449,7 +455,10 @@ fn the_best_beams_are_written_with_their_scores() {
         ..BeamOptions::default()
     };
     let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .model()
+        .unwrap();
     let options = GenerationOptions::of(&checkpoint)
         .unwrap()
         .with_beams(options);

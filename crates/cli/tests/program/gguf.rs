@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_blocks::text::{Message, TextGenerator};
-use candle_blocks::{Checkpoint, Precision};
+use candle_blocks::{Checkpoint, Precision, Weights};
 use serde_json::{Value, json};
 
 use crate::scratch::{Answer, answer, load, program};
@@ -85,7 +85,10 @@ fn a_file_answers_and_stops() {
 fn a_conversation_is_the_prompt_of_transformers() {
     let Some(expected) = expected() else { return };
     let checkpoint = Checkpoint::open(weights(MODEL)).unwrap();
-    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let model = checkpoint
+        .load(Weights::Packed(Precision::F32))
+        .model()
+        .unwrap();
     let generator = TextGenerator::new(&checkpoint, &model).unwrap();
     let question = expected["question"].as_str().unwrap();
     let prompt = generator.chat(&[Message::user(question)]).unwrap();

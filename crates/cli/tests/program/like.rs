@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use candle_blocks::checkpoint::scheme::RotaryKeys;
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Position, Result, RotaryPairing, StackConfig,
+    Checkpoint, CheckpointOptions, Position, Result, RotaryPairing, StackConfig, Weights,
     candle_core::{DType, Device, Tensor},
     checkpoint::{
         config_json::ConfigJson,
@@ -147,7 +147,10 @@ fn a_family_in_rust_starts_from_a_built_in_one_and_reads_what_it_likes() {
 
 /// Returns the output of a decoder's blocks.
 fn output(checkpoint: &Checkpoint) -> Vec<u64> {
-    let stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+    let stack = checkpoint
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .stack()
+        .unwrap();
     let d_model = checkpoint.config().blocks[0].d_model();
     let x = Tensor::arange(0f32, 5.0 * d_model as f32, &Device::Cpu).unwrap();
     let x = x.sin().unwrap().reshape((1, 5, d_model)).unwrap();
@@ -211,7 +214,9 @@ fn open_nested(table: &Value) -> Result<Checkpoint> {
     let opened = CheckpointOptions::default()
         .family_file(path)
         .open(folder.path())?;
-    opened.stack(DType::F32, &Device::Cpu)?;
+    opened
+        .load(Weights::Dense(DType::F32, &Device::Cpu))
+        .stack()?;
     Ok(opened)
 }
 

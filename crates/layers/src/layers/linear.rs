@@ -140,7 +140,7 @@ impl Linear {
     }
 
     /// Returns the weight, `[d_out, d_in]`. Every call dequantizes a weight that is kept quantized
-    /// (`CheckpointOptions::keep_quantized`). A packed weight
+    /// (`Weights::AsStored`). A packed weight
     /// ([`Self::pack`]) is returned as an f32 copy, rounded to its precision.
     ///
     /// # Errors

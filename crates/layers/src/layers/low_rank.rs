@@ -85,7 +85,7 @@ impl LowRank {
             None => Ok(()),
             Some(role) => bail!(
                 "{role}: its adapter was merged into this variable, and would be added to it once more; use the stack that was \
-                 merged, or attach adapters to a stack of plain tensors (Checkpoint::stack), which merging leaves as they are"
+                 merged, or attach adapters to a stack of plain tensors (Checkpoint::load), which merging leaves as they are"
             ),
         }
     }

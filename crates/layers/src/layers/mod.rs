@@ -90,6 +90,7 @@ pub use context::{EncoderOutput, ForwardContext};
 pub use dropout::Snapshot;
 pub use dropout::{Dropout, DropoutSource, DropoutUnit};
 pub use embeddings::{Embeddings, PatchEmbeddings, SpectrumEmbeddings, TokenEmbeddings, Tokens};
+#[doc(hidden)]
 pub use embeddings_and_head::EmbeddingsAndHead;
 pub use evaluation::Evaluation;
 pub use feed_forward::FeedForward;
@@ -98,6 +99,7 @@ pub(crate) use kv_cache::LayerCaches;
 pub use linear::Linear;
 #[doc(hidden)]
 pub use linear::torch_bound;
+#[doc(hidden)]
 pub use low_rank::LowRank;
 pub use mask::AttentionMask;
 #[doc(hidden)]
@@ -114,11 +116,16 @@ pub(crate) use pass::{AlibiKey, Memo, TemperatureKey};
 #[doc(hidden)]
 pub use pass::{KeysAndValues, Pass};
 pub(crate) use position::DistanceRows;
-pub use position::{RelativeBias, RelativeEmbeddings, RotaryTables};
-pub use readout::{BlocksOutput, Readout};
+#[doc(hidden)]
+pub use position::RotaryTables;
+pub use position::{RelativeBias, RelativeEmbeddings};
+#[doc(hidden)]
+pub use readout::BlocksOutput;
+pub use readout::Readout;
 pub(crate) use routing::{Routing, among_near, choose_experts};
 #[doc(hidden)]
 pub use routing::{best, has_gradient};
+#[doc(hidden)]
 pub use similarity::Similarity;
 pub(crate) use stack::SharedParts;
 pub use stack::Stack;

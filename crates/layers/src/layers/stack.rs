@@ -85,7 +85,7 @@ impl Stack {
     ) -> Result<Self> {
         config.validate()?;
         let shared = SharedParts::new(config, &vb)?;
-        let packing = Packing::of_file(precision)?;
+        let packing = Packing::new(precision)?;
         let packing = packing.with_relative(shared.relative_embeddings.as_ref())?;
         let blocks = config.blocks.iter().enumerate().map(|(i, block)| {
             let mut block = TransformerBlock::new(block, vb.pp("blocks").pp(i))?;

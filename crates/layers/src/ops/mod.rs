@@ -83,9 +83,9 @@ pub use array::wide;
 pub use bias_tensor::BiasTensor;
 pub(crate) use composed::{Chooser, GroupedLinear, Groups, has_grouped_kernel};
 pub(crate) use constants::{Constants, drawn_on_device, uploaded};
-pub use cpu::{Route, isa, n_threads, route};
 #[doc(hidden)]
-pub use cpu::{cpu, with_team};
+pub use cpu::{Route, cpu, route, with_team};
+pub use cpu::{isa, n_threads};
 pub use cross_entropy::{cross_entropy, n_targets};
 pub(crate) use dropout::draw_mask;
 pub use dropout::dropout;
@@ -94,6 +94,7 @@ pub(crate) use experts::ExpertColumns;
 pub use gradients::{Collected, collecting};
 pub(crate) use largest::{keep_largest, quantile};
 pub(crate) use ledger::asked;
+#[doc(hidden)]
 pub use ledger::{Operation, recorded};
 pub use linear::linear;
 pub(crate) use mixing::{Mixing, Relative};
@@ -102,6 +103,7 @@ pub use moments::{Moments, ParameterStep, moment_dtype};
 pub use mse::mse;
 pub use norm::norm;
 pub(crate) use norm::norm_kernel;
+#[doc(hidden)]
 pub use peak::peak_flops;
 pub(crate) use peak::weight_format;
 #[doc(hidden)]

@@ -30,12 +30,19 @@ use std::collections::HashMap;
 use candle_core::Tensor;
 
 pub use compare::Comparer;
-pub use comparison::{Comparison, Outcome, Worst};
+#[doc(hidden)]
+pub use comparison::Worst;
+pub use comparison::{Comparison, Outcome};
 pub use expected::Expected;
 pub use fixture::Fixture;
+#[doc(hidden)]
 pub use kept_rows::KeptRows;
-pub use report::{Report, Scope};
-pub use tolerance::{Basis, Tolerance};
+pub use report::Report;
+#[doc(hidden)]
+pub use report::Scope;
+#[doc(hidden)]
+pub use tolerance::Basis;
+pub use tolerance::Tolerance;
 
 /// Compares a tensor with PyTorch's result, at the precision of its dtype.
 ///

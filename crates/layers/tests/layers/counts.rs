@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use candle_blocks::{
-    Checkpoint, ForwardContext, Stack,
+    Checkpoint, ForwardContext, Stack, Weights,
     candle_core::{DType, Device, Tensor},
     ops::{Operation, recorded},
     train::{Lora, LoraConfig},
@@ -89,7 +89,10 @@ fn opened(name: &str, trainable: bool) -> (Stack, Tensor) {
 
 fn opened_in(name: &str, dtype: DType) -> (Stack, Tensor) {
     let checkpoint = Checkpoint::open(weights(name)).unwrap();
-    let stack = checkpoint.stack(dtype, &Device::Cpu).unwrap();
+    let stack = checkpoint
+        .load(Weights::Dense(dtype, &Device::Cpu))
+        .stack()
+        .unwrap();
     (stack, input(&checkpoint).to_dtype(dtype).unwrap())
 }
 

@@ -5,6 +5,7 @@
 
 use candle_blocks::{
     Attention, AttentionMask, Checkpoint, ForwardContext, Position, Stack, StackConfig, Visibility,
+    Weights,
     candle_core::{DType, Device, Tensor},
     candle_nn::VarBuilder,
     config::{OutputGateSpan, PositionTemperature, QueryKeyNormSpan, RotaryScaling, TemperatureBy},
@@ -38,7 +39,10 @@ fn subjects() -> Vec<Subject> {
         let checkpoint = committed.open();
         Subject {
             label: committed.label(),
-            stack: checkpoint.stack(DType::F32, &device()).unwrap(),
+            stack: checkpoint
+                .load(Weights::Dense(DType::F32, &device()))
+                .stack()
+                .unwrap(),
             config: checkpoint.config().clone(),
             checkpoint,
         }
@@ -253,7 +257,7 @@ fn permuted_heads_give_the_same_output() {
             left_out(&format!("{}: permuted heads: {reason}", s.label));
             continue;
         }
-        let loader = s.checkpoint.loader(DType::F32, &device()).unwrap();
+        let loader = s.checkpoint.load(Weights::Dense(DType::F32, &device()));
         for (i, block) in s.stack.blocks().iter().enumerate() {
             let attention = block.attention().inner();
             let config = attention.config();

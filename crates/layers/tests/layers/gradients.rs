@@ -1,7 +1,7 @@
 //! Every parameter in every block gets its gradient; none is detached.
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, CheckpointOptions, ForwardContext,
+    AttentionMask, Checkpoint, CheckpointOptions, ForwardContext, Weights,
     candle_core::{DType, Tensor},
     layers::QueryKeyValue,
     trace,
@@ -135,7 +135,10 @@ fn every_parameter_of_every_family_gets_a_gradient_that_is_not_zero() {
 #[test]
 fn the_input_and_a_learned_additive_mask_get_gradients() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
-    let block = checkpoint.block(0, DType::F32, &device()).unwrap();
+    let block = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .block(0)
+        .unwrap();
     let var = |dims: &[usize]| {
         candle_blocks::candle_core::Var::from_tensor(
             &Tensor::randn(0f32, 1., dims, &device()).unwrap(),
@@ -162,7 +165,10 @@ fn a_fused_projection_equals_separate_ones() {
     }
     use candle_blocks::{Attention, candle_core::Var};
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
-    let separate = checkpoint.block(0, DType::F64, &device()).unwrap();
+    let separate = checkpoint
+        .load(Weights::Dense(DType::F64, &device()))
+        .block(0)
+        .unwrap();
     let separate = separate.attention().inner();
     let QueryKeyValue::Separate { query, key, value } = separate.projections() else {
         panic!("a BERT has separate projections");

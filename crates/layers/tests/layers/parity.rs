@@ -6,7 +6,7 @@
 use std::{collections::HashMap, fs, path::Path};
 
 use candle_blocks::{
-    Checkpoint,
+    Checkpoint, Weights,
     candle_core::{DType, Device, Tensor, safetensors},
     checkpoint::write::write_safetensors,
     trace::{self, TraceInput},
@@ -183,7 +183,10 @@ fn shards_give_what_one_file_gives() {
 fn gpt2_square_projection_is_transposed() {
     let checkpoint = Checkpoint::open(weights("tiny-gpt2")).unwrap();
     let stored = checkpoint.files().read("h.0.attn.c_proj.weight").unwrap();
-    let block = checkpoint.block(0, DType::F32, &device()).unwrap();
+    let block = checkpoint
+        .load(Weights::Dense(DType::F32, &device()))
+        .block(0)
+        .unwrap();
     let loaded = block.attention().inner().output().weight().unwrap();
     let rows = |t: &Tensor| t.to_vec2::<f32>().unwrap();
     assert_eq!(rows(&loaded), rows(&stored.t().unwrap()));

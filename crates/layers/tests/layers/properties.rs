@@ -4,7 +4,7 @@
 //! sums may then be taken in another order. There the comparer judges by its model of rounding errors.
 
 use candle_blocks::{
-    Attention, AttentionMask, ForwardContext,
+    Attention, AttentionMask, ForwardContext, Weights,
     candle_core::{Result, Tensor, Var},
     candle_nn::VarBuilder,
 };
@@ -98,7 +98,7 @@ fn a_causal_block_cannot_see_the_future() {
 #[test]
 fn the_order_of_heads_does_not_matter() {
     for s in subjects() {
-        let loader = s.checkpoint.loader(s.dtype, &device()).unwrap();
+        let loader = s.checkpoint.load(Weights::Dense(s.dtype, &device()));
         assert!(!s.stack.blocks().is_empty());
         for (i, block) in s.stack.blocks().iter().enumerate() {
             let attention = block.attention().inner();

@@ -4,7 +4,7 @@
 use std::fs;
 
 use candle_blocks::{
-    Activation, CheckpointOptions, Dropout, DropoutSource, SublayerNorm,
+    Activation, CheckpointOptions, Dropout, DropoutSource, SublayerNorm, Weights,
     candle_core::{DType, Device, Module, ModuleT, Tensor},
     candle_nn,
     layers::BlockFeedForward,
@@ -80,7 +80,10 @@ fn dropout_of_probability_zero_is_evaluation() {
         fs::write(&path, config.to_string()).unwrap();
         let options = CheckpointOptions::default().config(path);
         let checkpoint = options.open(directory).unwrap();
-        let mut stack = checkpoint.stack(s.dtype, &device()).unwrap();
+        let mut stack = checkpoint
+            .load(Weights::Dense(s.dtype, &device()))
+            .stack()
+            .unwrap();
         stack.set_dropout_source(&DropoutSource::seeded(1));
         let x = s.input(1);
         let trained = stack.forward_t(&x, true).unwrap();

@@ -1,7 +1,7 @@
 //! The stacks of the committed checkpoints, with the inputs for tests of properties.
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, Dropout, DropoutSource, ForwardContext, Stack, Visibility,
+    AttentionMask, Checkpoint, Dropout, DropoutSource, ForwardContext, Stack, Visibility, Weights,
     candle_core::{DType, Device, ModuleT, Tensor},
     verify::{Comparer, Expected},
 };
@@ -33,7 +33,10 @@ pub fn subjects() -> impl Iterator<Item = Subject> {
             let checkpoint = Checkpoint::open(weights(name)).unwrap();
             Subject {
                 label: format!("{name} in {dtype:?}"),
-                stack: checkpoint.stack(dtype, &device()).unwrap(),
+                stack: checkpoint
+                    .load(Weights::Dense(dtype, &device()))
+                    .stack()
+                    .unwrap(),
                 checkpoint,
                 dtype,
             }

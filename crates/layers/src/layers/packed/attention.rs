@@ -77,7 +77,7 @@ impl Attention {
     /// If the layer is not on the CPU or is f64, if the keys are not computed from the input, or if the attention is
     /// disentangled: its relative embeddings belong to a stack.
     pub fn pack(&self, precision: Precision) -> Result<Self> {
-        self.packed(&Packing::new(precision)?)
+        Packing::whole(precision, |packing| self.packed(packing))
     }
 
     /// Packs the weights of cross-attention for inference on the CPU.
@@ -85,7 +85,7 @@ impl Attention {
     /// # Errors
     /// If the layer is not on the CPU or is f64, or if its projections are fused.
     pub fn pack_cross(&self, precision: Precision) -> Result<Self> {
-        self.packed_cross(&Packing::new(precision)?)
+        Packing::whole(precision, |packing| self.packed_cross(packing))
     }
 
     pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {

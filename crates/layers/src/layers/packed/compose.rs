@@ -126,7 +126,7 @@ impl GemmaParts {
 
 impl Stack {
     /// Packs the weights for inference on the CPU. [`Stack::packed`] and
-    /// `Checkpoint::packed_stack` never hold more than one block unpacked.
+    /// `Checkpoint::load` never hold more than one block unpacked.
     ///
     /// # Errors
     /// If the stack is not on the CPU or is f64, or a weight is beyond the range of the precision.
@@ -136,6 +136,7 @@ impl Stack {
         let blocks = blocks.map(|(i, block)| block.packed(&packing.of_block(i)));
         let blocks = blocks.collect::<Result<_>>()?;
         let shared = self.shared.packed(&packing)?;
+        packing.check_codes()?;
         Ok(self.with_packed(blocks, shared))
     }
 }

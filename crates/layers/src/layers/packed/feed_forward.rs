@@ -374,7 +374,7 @@ mod tests {
         };
         let exact = network(&|codes| Weight::Dense(kept(codes).tensor().unwrap()));
         let coded = network(&kept);
-        let packing = Packing::of_file(Precision::AsStored).unwrap();
+        let packing = Packing::new(Precision::AsStored).unwrap();
         let packed = coded.packed(&packing).unwrap();
         let x = numbers((5, D_IN));
         let expected = exact.forward(&x).unwrap();

@@ -23,7 +23,7 @@ macro_rules! packs {
             /// # Errors
             /// If the layer is not on the CPU or is f64, or a weight is beyond the range of the precision.
             pub fn pack(&self, precision: Precision) -> Result<Self> {
-                self.packed(&Packing::new(precision)?)
+                Packing::whole(precision, |packing| self.packed(packing))
             }
         }
     };
@@ -72,26 +72,12 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Creates a packing for layers in memory.
-    ///
-    /// # Errors
-    /// If `CANDLE_BLOCKS_ISA` names an instruction set that the CPU lacks, or the precision is `AsStored`.
-    pub(crate) fn new(precision: Precision) -> Result<Self> {
-        if precision == Precision::AsStored {
-            bail!(
-                "pack: AsStored packs the quantized values of a file, but a layer in memory has none; load it with \
-                 Checkpoint::packed_stack or packed_model, or pack it in Int8, Int4 or Bf16"
-            );
-        }
-        Self::of_file(precision)
-    }
-
-    /// Creates a packing for weights that are read from a file.
+    /// Creates a packing in a precision.
     ///
     /// # Errors
     /// If `CANDLE_BLOCKS_ISA` names an instruction set that the CPU lacks.
     #[doc(hidden)]
-    pub fn of_file(precision: Precision) -> Result<Self> {
+    pub fn new(precision: Precision) -> Result<Self> {
         Ok(Self {
             format: ops::weight_format(precision),
             has_codes: Arc::default(),
@@ -108,6 +94,20 @@ impl Packing {
             pages: LargePages::default(),
             relative: None,
         })
+    }
+
+    /// Packs a whole layer with `pack`.
+    ///
+    /// # Errors
+    /// The errors of `pack`, [`Self::new`] and [`Self::check_codes`].
+    pub(crate) fn whole<T>(
+        precision: Precision,
+        pack: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
+        let packing = Self::new(precision)?;
+        let packed = pack(&packing)?;
+        packing.check_codes()?;
+        Ok(packed)
     }
 
     /// Sets the relative embeddings for the blocks.
@@ -129,8 +129,8 @@ impl Packing {
     pub(crate) fn check_codes(&self) -> Result<()> {
         if self.format.is_none() && !self.has_codes.load(Ordering::Relaxed) {
             bail!(
-                "pack: AsStored packs the quantized values of a file, but no weight is quantized; pack in Int8, Int4, Bf16, \
-                 F16 or F32"
+                "pack: AsStored packs the quantized values of a file, but no weight is quantized; load a quantized file with \
+                 Weights::Packed, or pack in Int8, Int4, Bf16, F16 or F32"
             );
         }
         Ok(())
