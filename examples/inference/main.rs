@@ -1,4 +1,4 @@
-//! Loads pretrained blocks, runs them, and compares every intermediate result with PyTorch's.
+//! Continues a text, then runs pretrained blocks and compares every intermediate result with PyTorch's.
 //!
 //! ```text
 //! cargo run --example inference
@@ -13,23 +13,66 @@ mod plain_candle;
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use candle_blocks::{
-    AttentionMask, Checkpoint, ForwardContext, TransformerBlock, Weights,
+    AttentionMask, Checkpoint, ForwardContext, GenerationOptions, Generator, Precision, Sampler,
+    Sampling, TransformerBlock, Weights,
     candle_core::{DType, Device, Tensor},
     trace::{self, TraceInput},
     verify::{Fixture, verify},
 };
 use plain_candle::PlainBlock;
+use tokenizers::Tokenizer;
 
 fn main() -> Result<()> {
     let args = Args::parse()?;
-    let device = Device::Cpu;
+    if let Some(model) = &args.text_model {
+        continue_text(model)?;
+    }
+    compare(&args)?;
+    if args.text_model.is_some() {
+        print!("{NEXT}");
+    }
+    Ok(())
+}
 
+/// The next commands, after those that need only the repository.
+const NEXT: &str = "
+next:
+  cargo run --release --example inference                           # times beside those of candle-nn
+  cargo run --release --features text --example chat -- MODEL_DIR   # a conversation
+  cargo install --path crates/cli                                   # the program, which also downloads models
+";
+
+/// Continues a sentence with a model that was trained on Jane Austen's *Persuasion*.
+fn continue_text(folder: &Path) -> Result<()> {
+    const BEGINNING: &str = "Anne Elliot was";
+    let checkpoint = Checkpoint::open(folder)?;
+    let tokenizer =
+        Tokenizer::from_file(folder.join("tokenizer.json")).map_err(Error::from_boxed)?;
+    let model = checkpoint.load(Weights::Packed(Precision::F32)).model()?;
+    let options = GenerationOptions::of(&checkpoint)?.with_max_new_tokens(60);
+    let generator = Generator::new(model, options)?;
+    let prompt = tokenizer
+        .encode(BEGINNING, false)
+        .map_err(Error::from_boxed)?;
+    let sampling = Sampling::at(0.3).with_seed(11);
+    let new = generator.generate(&[prompt.get_ids().to_vec()], Sampler::new(sampling)?)?;
+    let text = tokenizer.decode(&new[0], true).map_err(Error::from_boxed)?;
+    println!(
+        "A model of 0.8 million parameters, which has read one novel, byte by byte, continues \"{BEGINNING}\":\n"
+    );
+    println!("  {BEGINNING}{}\n", text.trim_end());
+    Ok(())
+}
+
+/// Compares a checkpoint's blocks with PyTorch, and times one.
+fn compare(args: &Args) -> Result<()> {
+    let device = Device::Cpu;
     let checkpoint = Checkpoint::open(&args.model)?;
     let first = &checkpoint.config().blocks[0];
     println!(
@@ -50,6 +93,7 @@ fn main() -> Result<()> {
     let produced: HashMap<_, _> = stages.into_iter().collect();
     let report = verify(&fixture, &produced);
     println!("{report}");
+    println!("{COLUMNS}");
 
     // One block and its feed-forward by themselves, timed.
     let block = checkpoint
@@ -78,6 +122,13 @@ fn main() -> Result<()> {
     }
     Ok(())
 }
+
+/// The meaning of the columns in the table.
+const COLUMNS: &str = "
+max abs, rel err  the largest error here, against PyTorch's result in float64: absolute, and relative to the element
+PyTorch's own     the largest error of PyTorch in float32, against the same result
+ratio, at         the first column divided by PyTorch's; the index of the largest error
+of tolerance      the share of the allowed error: twice PyTorch's, and 4 units in the last place (docs/tolerance.md)";
 
 /// True if candle was compiled with optimization, so that timing it makes sense.
 const IS_OPTIMIZED: bool = !cfg!(debug_assertions);
@@ -133,6 +184,8 @@ fn middle(mut times: Vec<Duration>) -> Duration {
 }
 
 struct Args {
+    /// The model that continues a text, unless another is compared.
+    text_model: Option<PathBuf>,
     model: PathBuf,
     fixture: PathBuf,
 }
@@ -153,6 +206,8 @@ impl Args {
                 .with_context(|| format!("{arg} needs a value"))?;
             *target = Some(PathBuf::from(value));
         }
+        let text_model = committed.with_file_name("tiny-gpt-text");
+        let is_committed = model.is_none() && text_model.exists();
         let (model, fixture) = match (model, fixture) {
             (None, None) if !committed.exists() => bail!(
                 "{} is missing: the published package leaves it out; run this in a clone of the \
@@ -164,6 +219,10 @@ impl Args {
             (Some(model), Some(fixture)) => (model, fixture),
             _ => bail!("--model and --fixture go together"),
         };
-        Ok(Self { model, fixture })
+        Ok(Self {
+            text_model: is_committed.then_some(text_model),
+            model,
+            fixture,
+        })
     }
 }
