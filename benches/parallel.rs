@@ -68,10 +68,8 @@ fn run(directory: &str, precision: &str) -> Result<()> {
     let checkpoint = Checkpoint::open(directory)?;
     let d_model = checkpoint.config().blocks[0].d_model();
     let start = Instant::now();
-    let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
-    let stack = TensorParallel::new(loader, mpi.clone())?
-        .load(Weights::Packed(precision))
-        .stack()?;
+    let loader = checkpoint.load(Weights::Packed(precision));
+    let stack = TensorParallel::new(loader, mpi.clone())?.stack()?;
     let load = start.elapsed().as_secs_f64();
     let input = |seq: usize| -> Result<Tensor> {
         let rows = Tensor::arange(0f32, (seq * d_model) as f32, &Device::Cpu)?;

@@ -32,10 +32,8 @@ fn main() -> Result<()> {
 /// This process's output.
 pub fn run(ranks: &Arc<dyn Communicator>, directory: impl AsRef<Path>) -> Result<String> {
     let checkpoint = Checkpoint::open(directory)?;
-    let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
-    let stack = TensorParallel::new(loader, ranks.clone())?
-        .load(Weights::Packed(Precision::F32))
-        .stack()?;
+    let loader = checkpoint.load(Weights::Packed(Precision::F32));
+    let stack = TensorParallel::new(loader, ranks.clone())?.stack()?;
 
     let d_model = checkpoint.config().blocks[0].d_model();
     let hidden_states = Tensor::ones((1, 4, d_model), DType::F32, &Device::Cpu)?;

@@ -2,6 +2,8 @@
 
 #[path = "architecture/arrows.rs"]
 mod arrows;
+#[path = "architecture/calls.rs"]
+mod calls;
 #[path = "shared/package.rs"]
 mod package;
 #[path = "architecture/prose.rs"]

@@ -28,6 +28,7 @@ mod gguf_pooling;
 mod gguf_word_keys;
 mod gguf_words;
 mod heads;
+mod inline_calls;
 mod minilm;
 mod python_tokenizers;
 mod refused;
