@@ -10,7 +10,7 @@ pub struct Args {
     pub text: Option<PathBuf>,
     pub resume: Option<PathBuf>,
     pub out: Option<PathBuf>,
-    pub steps: Option<u64>,
+    pub steps: Option<usize>,
     pub prompt: String,
 }
 
@@ -47,7 +47,7 @@ impl Args {
     }
 }
 
-fn number(steps: &str) -> Result<u64> {
+fn number(steps: &str) -> Result<usize> {
     let number = steps.parse().ok();
     number.with_context(|| format!("--steps {steps}: expected an integer, as in --steps 2000"))
 }

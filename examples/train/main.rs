@@ -40,7 +40,7 @@ const SIZE: Size = Size {
     context: 128,
 };
 /// Number of steps between two saved states.
-const SAVE_EVERY: u64 = 200;
+const SAVE_EVERY: usize = 200;
 /// Number of bytes to sample.
 const N_SAMPLED: usize = 600;
 
@@ -136,7 +136,7 @@ fn finish(training: &Training, out: &Path) -> Result<()> {
 #[derive(Serialize, Deserialize)]
 struct Run {
     text: PathBuf,
-    steps: u64,
+    steps: usize,
 }
 
 impl Run {

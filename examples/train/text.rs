@@ -58,8 +58,8 @@ impl Text {
     }
 
     /// Returns the batch for step `step`. It depends only on the seed and the step, so a resumed training gets the same.
-    pub fn batch(&self, step: u64, rows: usize) -> Result<Batch> {
-        let mut random = Random::seeded(self.seed ^ (step << 32));
+    pub fn batch(&self, step: usize, rows: usize) -> Result<Batch> {
+        let mut random = Random::seeded(self.seed ^ ((step as u64) << 32));
         let starts = (0..rows).map(|_| random.below(self.n_trained - self.context));
         self.rows(starts.collect())
     }

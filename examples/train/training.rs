@@ -13,16 +13,16 @@ use candle_blocks::{
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Steps in all; the learning rate falls to 0 at the last.
-    pub steps: u64,
+    pub steps: usize,
     /// Rows of a batch.
     pub rows: usize,
     pub learning_rate: f64,
     /// Steps until it is reached.
-    pub warm_up: u64,
+    pub warm_up: usize,
     pub weight_decay: f64,
     /// The gradients' norm is at most this.
     pub clip: f64,
-    pub evaluate_every: u64,
+    pub evaluate_every: usize,
 }
 
 impl Default for Settings {
@@ -42,7 +42,7 @@ impl Default for Settings {
 /// Losses after some number of steps, in nats per byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Losses {
-    pub step: u64,
+    pub step: usize,
     /// The mean over the steps since the last evaluation.
     pub trained: f64,
     /// On the held-out part.
@@ -110,12 +110,12 @@ impl Training {
     }
 
     /// How many steps were made.
-    pub fn step(&self) -> u64 {
+    pub fn step(&self) -> usize {
         self.optimizer.n_updates()
     }
 
     /// Trains until `until` steps are made in all, and prints every evaluation.
-    pub fn run(&mut self, until: u64) -> Result<()> {
+    pub fn run(&mut self, until: usize) -> Result<()> {
         let until = until.min(self.settings.steps);
         let (start, first) = (Instant::now(), self.step());
         while self.step() < until {

@@ -73,7 +73,7 @@ pub struct AdamW {
     /// The state for each parameter, in order.
     pub(super) states: Vec<ParameterState>,
     config: AdamWConfig,
-    pub(super) n_updates: u64,
+    pub(super) n_updates: usize,
     /// The rank whose parts of parameters these are. `None` if no parameter is divided.
     pub(super) rank: Option<RankOf>,
     /// Keeps the memory that each training step reuses.
@@ -155,7 +155,7 @@ impl AdamW {
     }
 
     /// The number of updates made so far.
-    pub fn n_updates(&self) -> u64 {
+    pub fn n_updates(&self) -> usize {
         self.n_updates
     }
 

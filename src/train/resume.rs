@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::str::FromStr;
 
 use candle_core::{Tensor, Var};
 
@@ -153,7 +154,7 @@ impl StateFile<'_> {
         Error::input(self.path.display().to_string(), reason)
     }
 
-    fn count(&self, key: &str) -> Result<u64> {
+    fn count<T: FromStr>(&self, key: &str) -> Result<T> {
         let value = self.files.metadata().get(key);
         let count = value.and_then(|value| value.parse().ok());
         count.ok_or_else(|| {
@@ -172,8 +173,10 @@ impl StateFile<'_> {
             return Ok(None);
         }
         let [rank, size] = RANK.map(|key| self.count(key));
-        let (rank, size) = (rank? as usize, size? as usize);
-        Ok(Some(RankOf { rank, size }))
+        Ok(Some(RankOf {
+            rank: rank?,
+            size: size?,
+        }))
     }
 
     /// Reads one parameter's value, moments and count.

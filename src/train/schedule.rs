@@ -36,13 +36,13 @@ pub enum Decay {
 #[must_use]
 pub struct Schedule {
     decay: Decay,
-    warm_up: u64,
-    total: u64,
+    warm_up: usize,
+    total: usize,
 }
 
 impl Schedule {
     /// Makes a schedule for `total` steps, beginning with `warm_up` steps of warm-up. After `total`, the last value stays.
-    pub fn new(decay: Decay, warm_up: u64, total: u64) -> Self {
+    pub fn new(decay: Decay, warm_up: usize, total: usize) -> Self {
         Self {
             decay,
             warm_up,
@@ -51,7 +51,7 @@ impl Schedule {
     }
 
     /// Returns the factor for a step, counted from 0.
-    pub fn factor(&self, step: u64) -> f64 {
+    pub fn factor(&self, step: usize) -> f64 {
         let (step, warm_up, total) = (step as f64, self.warm_up as f64, self.total as f64);
         if step < warm_up {
             return step / warm_up.max(1.0);

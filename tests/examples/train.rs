@@ -48,7 +48,7 @@ fn a_model_learns_is_saved_and_is_read_back_with_the_same_bits() {
     let mut training = fresh(SETTINGS);
     let before = training.evaluate().unwrap();
     assert!((before - 256f64.ln()).abs() < 0.1, "{before}"); // it knows nothing
-    training.run(u64::MAX).unwrap();
+    training.run(usize::MAX).unwrap();
     let after = training.evaluate().unwrap();
     assert_eq!(training.losses.last().unwrap().held_out, after);
     assert!(after < 0.7 * before, "{before} {after}");

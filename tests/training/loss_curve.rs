@@ -14,7 +14,7 @@ use crate::{
 };
 
 const NAMES: [&str; 2] = ["tiny-bert", "tiny-gpt2"];
-const N_STEPS: u64 = 100;
+const N_STEPS: usize = 100;
 
 /// Returns the losses for every step, as in `weights/fixtures/reference/training.py`.
 fn run(reference: &Reference, name: &str, dropout: f64, seed: u64) -> Vec<f64> {

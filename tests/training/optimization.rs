@@ -82,9 +82,7 @@ fn a_hundred_steps_are_those_of_torch() {
         for step in 0..100 {
             let given = given(&reference, step, DType::F32);
             let gradients = gradients(&parameters, &given);
-            optimizer
-                .update(&gradients, schedule.factor(step as u64))
-                .unwrap();
+            optimizer.update(&gradients, schedule.factor(step)).unwrap();
             for (role, variable) in &parameters {
                 let name = match (is_scheduled, step + 1) {
                     (false, 1 | 10 | 100) => format!("adamw.step{}.{role}", step + 1),
@@ -246,8 +244,8 @@ fn schedules_are_those_of_transformers() {
             let schedule = Schedule::new(decay, warm_up, total);
             let theirs = numbers(&reference.get(&format!("{kind}.{warm_up}.{total}")));
             for (step, theirs) in theirs.into_iter().enumerate() {
-                let ours = schedule.factor(step as u64);
-                if decay == Decay::Cosine && step as u64 > total {
+                let ours = schedule.factor(step);
+                if decay == Decay::Cosine && step > total {
                     // There transformers' formula climbs again.
                     assert!(ours < 1e-15, "{ours}");
                     continue;

@@ -194,10 +194,10 @@ fn gradients_that_cannot_be_added_are_refused_by_name_and_nothing_changes() {
 }
 
 /// Returns parameters and moments after `steps`, with dropout, and some of them after a restart from a file.
-fn train(interruption: Option<u64>) -> Vec<Vec<u64>> {
+fn train(interruption: Option<usize>) -> Vec<Vec<u64>> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.safetensors");
-    let steps = |range: Range<u64>, optimizer: &mut AdamW, stack: &Stack| {
+    let steps = |range: Range<usize>, optimizer: &mut AdamW, stack: &Stack| {
         let schedule = Schedule::new(Decay::Cosine, 2, 9);
         for step in range {
             let loss = loss(stack, 0..4, &ForwardContext::training());
