@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Error, Result, Tensor, bail};
 
-use crate::config::{EmbeddingsConfig, ModelConfig, Position, RotaryScaling};
+use crate::config::{BlockConfig, EmbeddingsConfig, ModelConfig, Position, RotaryScaling};
 use crate::model::{Encoded, Model, ModelCache, ModelInput};
 
 /// A model and its cache, for generation.
@@ -242,7 +242,8 @@ fn rotation_changes_after(config: &ModelConfig) -> Option<usize> {
 
 fn scalings(config: &ModelConfig) -> impl Iterator<Item = &RotaryScaling> {
     let blocks = config.stack.blocks.iter();
-    blocks.filter_map(|block| match &block.attention.position {
+    let attentions = blocks.flat_map(BlockConfig::attention);
+    attentions.filter_map(|attention| match &attention.position {
         Position::Rotary(rotary) => Some(&rotary.scaling),
         _ => None,
     })

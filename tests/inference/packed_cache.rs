@@ -117,7 +117,7 @@ fn a_refused_first_call_leaves_the_cache_free_for_any_batch() {
 #[test]
 fn a_copy_of_a_cache_goes_on_by_itself() {
     cpu_only("packed weights");
-    let windowed = small::decoder().with_each(|_, block| block.attention.window = Some(3));
+    let windowed = small::decoder().with_each_attention(|_, attention| attention.window = Some(3));
     for (config, plain) in [
         (kinds::cross_decoder(), with_memory(&[2, 4, MEMORY])),
         (small::decoder(), ForwardContext::evaluation()),
@@ -156,7 +156,7 @@ fn a_cache_of_a_stack_with_other_heads_is_refused() {
     let ours = packed(&small::decoder());
     let mut config = small::decoder();
     for block in &mut config.blocks {
-        block.attention.n_kv_heads = 4;
+        block.attention_mut().unwrap().n_kv_heads = 4;
     }
     let theirs = packed(&config);
     let mut cache = after_five(&ours, &plain);
@@ -212,7 +212,8 @@ fn to_go_back_too_far_changes_no_layer() {
 #[test]
 fn after_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
     cpu_only("packed weights");
-    let config = kinds::cross_decoder().with_each(|_, block| block.attention.window = Some(3));
+    let config =
+        kinds::cross_decoder().with_each_attention(|_, attention| attention.window = Some(3));
     let stack = packed(&config);
     let plain = with_memory(&[2, 4, MEMORY]);
     let expected = next(&stack, &plain, &mut after_five(&stack, &plain));

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use crate::config::{AttentionConfig, Visibility, getters};
+use crate::config::{MixerFacts, getters};
 use crate::layers::{ForwardContext, padding_mask::PaddingMask};
 
 /// The positions seen so far: the number of sequences, the number of positions, and the key mask.
@@ -113,12 +113,12 @@ impl Ledger {
 ///
 /// # Errors
 /// If the input is not `[batch, new positions, d_model]`, the context trains or has an additive mask, the cache has
-/// another number of layers, or an attention is not causal.
-pub(crate) fn check_cached<'a>(
+/// another number of layers, or a mixer is not causal.
+pub(crate) fn check_cached(
     x: &Tensor,
     context: &ForwardContext,
     (of_cache, of_stack): (usize, usize),
-    mut attentions: impl Iterator<Item = &'a AttentionConfig>,
+    mut mixers: impl Iterator<Item = MixerFacts>,
 ) -> Result<(usize, usize)> {
     let &[batch, seq, _] = x.dims() else {
         let found = x.dims();
@@ -132,7 +132,7 @@ pub(crate) fn check_cached<'a>(
     if of_cache != of_stack {
         bail!("the cache has {of_cache} layers, but the stack has {of_stack}");
     }
-    if attentions.any(|attention| attention.visibility != Visibility::Causal) {
+    if mixers.any(|mixer| !mixer.is_causal) {
         bail!(
             "a cache needs causal attention, but earlier positions of this stack attend to later ones"
         );

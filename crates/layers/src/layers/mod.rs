@@ -39,7 +39,6 @@
 //! ```
 
 mod activation;
-mod attention;
 mod attention_pool;
 mod block;
 mod block_feed_forward;
@@ -56,6 +55,7 @@ mod ledger;
 mod linear;
 mod low_rank;
 mod mask;
+mod mixer;
 mod mlp;
 mod moe;
 mod norm;
@@ -78,8 +78,6 @@ pub mod visit;
 pub use crate::ops::parallel::Communicator;
 #[doc(hidden)]
 pub use crate::ops::{Packed, Partial, RankOf, Ranks, Stored, StoredMatrix, Weight, mark_parts};
-pub(crate) use attention::QueryKeyNorms;
-pub use attention::{Attention, LatentProjections, QueryKeyValue};
 pub use attention_pool::AttentionPool;
 pub use block::{BlockStages, TransformerBlock};
 pub use block_feed_forward::BlockFeedForward;
@@ -105,6 +103,8 @@ pub use mask::AttentionMask;
 #[doc(hidden)]
 pub use mask::KeySource;
 pub(crate) use mask::check_additive;
+pub(crate) use mixer::QueryKeyNorms;
+pub use mixer::{Attention, LatentProjections, Mixer, QueryKeyValue};
 pub use mlp::Mlp;
 pub use moe::MixtureOfExperts;
 pub use norm::Norm;

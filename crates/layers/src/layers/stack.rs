@@ -4,7 +4,7 @@ use candle_core::{DType, ModuleT, Result, Tensor, bail};
 
 use std::sync::Arc;
 
-use crate::config::{Position, Precision, StackConfig, getters};
+use crate::config::{MixerFacts, PaddedRows, Precision, StackConfig, getters};
 use crate::layers::kv_cache::{KvCache, without_graph};
 use crate::layers::packed::{Packing, check_evaluation};
 use crate::layers::visit::{LayerPart, Visit, parts};
@@ -126,15 +126,7 @@ impl Stack {
     /// Returns true if the stack does not compute rows of padding.
     #[doc(hidden)]
     pub fn leaves_out_padding(&self) -> bool {
-        let attentions = || {
-            self.blocks
-                .iter()
-                .map(|block| block.attention().inner().config())
-        };
-        let counts_keys = attentions()
-            .any(|of| matches!(of.position, Position::Alibi(alibi) if !alibi.both_sides));
-        let shares_keys = attentions().any(|of| of.shared_keys.is_some());
-        self.is_packed() && !counts_keys && !shares_keys
+        self.is_packed() && self.mixers().all(|of| of.padding == PaddedRows::LeftOut)
     }
 
     getters! {
@@ -280,9 +272,8 @@ impl Stack {
         if self.is_packed() {
             check_evaluation(context.train())?;
         }
-        let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
         let n_layers = (cache.layers.len(), self.layers.len());
-        let sizes = check_cached(&x, context, n_layers, attentions)?;
+        let sizes = check_cached(&x, context, n_layers, self.mixers())?;
         for (layer, &block) in cache.layers.iter().zip(&self.layers) {
             self.blocks[block].check_cache(layer, sizes.0)?;
         }
@@ -379,7 +370,7 @@ impl Stack {
             }
             self.enter(i, pass, inputs.as_ref())?;
             let block = &self.blocks[block];
-            let shared = block.attention().inner().config().shared_keys;
+            let shared = block.mixer().inner().facts().shares_from;
             let cache = cache.as_deref_mut();
             let mut cache = cache.map(|cache| cache.of_layer(i, shared));
             let Some((observer, dtype)) = &mut observer else {
@@ -399,8 +390,14 @@ impl Stack {
 
     /// Returns true if a layer attends to the keys of another layer.
     fn shares_keys(&self) -> bool {
-        let mut attentions = self.blocks.iter().map(|b| b.attention().inner().config());
-        attentions.any(|attention| attention.shared_keys.is_some())
+        self.mixers().any(|of| of.shares_from.is_some())
+    }
+
+    /// Returns the properties of each distinct block's mixer.
+    fn mixers(&self) -> impl Iterator<Item = MixerFacts> {
+        self.blocks
+            .iter()
+            .map(|block| block.mixer().inner().facts())
     }
 
     /// Returns the first block's input: the stack's input, or the AltUp streams made from it.

@@ -88,7 +88,7 @@ impl Attention {
         Packing::whole(precision, |packing| self.packed_cross(packing))
     }
 
-    pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {
+    pub(crate) fn packed(&self, packing: &Packing) -> Result<Self> {
         self.with_packed(PackedAttention::new(packing, self)?)
     }
 

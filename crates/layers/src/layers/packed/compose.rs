@@ -80,8 +80,7 @@ fn check_widths(norms: &SublayerNorm, [d_in, d_out]: [usize; 2]) -> Result<()> {
 
 impl TransformerBlock {
     pub(crate) fn packed(&self, packing: &Packing) -> Result<Self> {
-        let attention = &self.attention;
-        let inner = attention.inner().packed(&packing.at("attention"))?;
+        let mixer = self.mixer.inner().packed(&packing.at("attention"))?;
         let cross = self.cross_attention.as_ref();
         let cross = cross.map(|cross| {
             let packing = packing.at("cross_attention");
@@ -92,7 +91,7 @@ impl TransformerBlock {
         let network = self.feed_forward.inner();
         let network = network.packed(&packing.at("feed_forward"))?;
         Ok(Self {
-            attention: attention.packed_around(inner)?,
+            mixer: self.mixer.packed_around(mixer)?,
             cross_attention: cross.transpose()?,
             feed_forward: self.feed_forward.packed_around(network)?,
             gemma: gemma.transpose()?,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{
+use crate::config::{
     Activation, LatentConfig, NormConfig, NormWeight, Position, PositionTemperature, finite,
     positive, probability, setters, size,
 };
@@ -108,7 +108,7 @@ pub enum OutputGateSpan {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OutputGate {
-    /// The activation of the gate's projection.
+    /// The activation after the gate's projection.
     pub activation: Activation,
     /// The part of the result that one gate multiplies.
     pub span: OutputGateSpan,
@@ -127,11 +127,11 @@ impl OutputGate {
 pub struct AttentionConfig {
     /// The width of the input and the output.
     pub d_model: usize,
-    /// The width of the key and value source: `d_model`, except in cross-attention.
+    /// The key and value source's width: `d_model`, except in cross-attention.
     pub d_encoder: usize,
-    /// The number of query heads.
+    /// How many query heads there are.
     pub n_heads: usize,
-    /// The number of key/value heads. Each serves `n_heads / n_kv_heads` query heads.
+    /// How many key/value heads there are. Each serves `n_heads / n_kv_heads` query heads.
     pub n_kv_heads: usize,
     /// The width of each head's query and key, and of its value unless [`Self::latent`] sets another.
     pub head_dim: usize,
@@ -194,15 +194,15 @@ pub struct AttentionConfig {
     pub heads_of_rank: Option<HeadsOfRank>,
 }
 
-/// The query heads of one rank.
+/// One rank's query heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[doc(hidden)]
 pub struct HeadsOfRank {
-    /// The index of the first one.
+    /// The first one's index.
     pub first: usize,
     /// Their number.
     pub own: usize,
-    /// The number of all ranks' heads.
+    /// How many heads all ranks have together.
     pub all: usize,
 }
 
@@ -255,7 +255,7 @@ impl AttentionConfig {
     setters! {
         /// Sets the width of the key and value source (cross-attention).
         with_encoder_width(d_encoder: usize) => d_encoder = d_encoder;
-        /// Sets the number of key/value heads, a divisor of the number of query heads (grouped-query or multi-query
+        /// Sets how many key/value heads there are, a divisor of the query heads (grouped-query or multi-query
         /// attention).
         with_kv_heads(n_kv_heads: usize) => n_kv_heads = n_kv_heads;
         /// Sets the keys visible to a query.
@@ -301,7 +301,7 @@ impl AttentionConfig {
         self.with_visibility(Visibility::Causal)
     }
 
-    /// Returns the width of all query heads together.
+    /// Returns all query heads' width together.
     pub fn query_width(&self) -> usize {
         self.n_heads * self.head_dim
     }
@@ -316,7 +316,7 @@ impl AttentionConfig {
         NormConfig::rms_norm(self.value_dim(), eps).with_weight(NormWeight::Absent)
     }
 
-    /// Returns the width of a head's value.
+    /// Returns a head's value width.
     pub fn value_dim(&self) -> usize {
         self.latent.map_or(self.head_dim, |latent| latent.value_dim)
     }
@@ -326,7 +326,7 @@ impl AttentionConfig {
         self.n_heads * self.value_dim()
     }
 
-    /// Returns the number of gates on the heads' results, the output width of the gate's projection.
+    /// Returns how many gates the heads' results have: the gate projection's output width.
     pub(crate) fn gate_width(&self) -> usize {
         match self.output_gate.map(|gate| gate.span) {
             None => 0,
