@@ -65,7 +65,7 @@ fn library() -> Vec<(PathBuf, String)> {
 }
 
 /// A cached pass has no gradient: it would keep the graph of every step. The padding's embedding has none in PyTorch.
-const WITHOUT_GRAPH: [&str; 2] = ["layers/kv_cache.rs", "layers/embeddings/tokens.rs"];
+const WITHOUT_GRAPH: [&str; 2] = ["layers/state/mod.rs", "layers/embeddings/tokens.rs"];
 
 /// The folder of the layers.
 const LAYERS: &str = "crates/layers/src/layers";

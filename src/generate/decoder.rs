@@ -172,12 +172,11 @@ impl Decoder for CausalDecoder {
         let shared = shared.min(sequence.len().saturating_sub(1));
         let longest = self.tokens.len().max(sequence.len());
         let is_valid = rotation_changes_after(self.model.config()).is_none_or(|n| longest <= n);
-        if shared > 0 && is_valid && self.cache.truncate(shared).is_ok() {
-            self.tokens.truncate(shared);
-            return Ok(shared);
+        match self.cache.rewind(if is_valid { shared } else { 0 }) {
+            0 => self.forget(),
+            reached => self.tokens.truncate(reached),
         }
-        self.forget();
-        Ok(0)
+        Ok(self.tokens.len())
     }
 
     fn forget(&mut self) {

@@ -11,7 +11,7 @@ struct Kind {
     folders: &'static [&'static str],
 }
 
-const KINDS: [Kind; 2] = [
+const KINDS: [Kind; 4] = [
     Kind {
         name: "MixerConfig",
         file: "crates/layers/src/config/mixer/mod.rs",
@@ -24,6 +24,16 @@ const KINDS: [Kind; 2] = [
         name: "Mixer",
         file: "crates/layers/src/layers/mixer/mod.rs",
         folders: &["crates/layers/src/layers/mixer"],
+    },
+    Kind {
+        name: "LayerState",
+        file: "crates/layers/src/layers/state/layer.rs",
+        folders: &["crates/layers/src/layers/state"],
+    },
+    Kind {
+        name: "EncoderState",
+        file: "crates/layers/src/layers/state/encoder.rs",
+        folders: &["crates/layers/src/layers/state"],
     },
 ];
 

@@ -1,12 +1,13 @@
 //! The transformer block: attention and feed-forward, each a residual sublayer.
 
+use candle_blocks_kernels::memory::LargePages;
 use candle_core::{ModuleT, Result, Tensor, bail};
 
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
     Attention, BlockFeedForward, Dropout, DropoutSource, ForwardContext, Mixer, ParameterSource,
     Sublayer,
-    kv_cache::{LayerCache, LayerCaches},
+    state::{BlockState, BlockStateMut, EncoderState},
 };
 use crate::layers::{own::gemma::GemmaParts, pass::Pass, sublayer::StageRecorder, visit::parts};
 use crate::ops::Value;
@@ -113,12 +114,23 @@ impl TransformerBlock {
     }
 
     /// # Errors
-    /// If the cache belongs to another stack: the heads or the number of sequences differ, or only one of the two is
+    /// If the state belongs to another stack: the heads or the number of sequences differ, or only one of the two is
     /// packed.
-    pub(super) fn check_cache(&self, cache: &LayerCache, batch: usize) -> Result<()> {
-        let encoder = self.cross_attention.as_ref();
-        let encoder = encoder.and_then(|encoder| encoder.inner().packed.clone());
-        cache.check((self.mixer.inner().packed_attention(), encoder), batch)
+    pub(super) fn check_state(&self, state: &BlockState, batch: usize) -> Result<()> {
+        self.mixer.inner().check_state(&state.mixer, batch)?;
+        let cross = self.cross_attention.as_ref();
+        match cross.and_then(|cross| cross.inner().packed.as_ref()) {
+            Some(packed) => state.encoder.check(packed.cached(batch)),
+            None => Ok(()),
+        }
+    }
+
+    /// Creates the empty state for a cache. A packed block allocates from `pages`.
+    pub(super) fn new_state(&self, pages: &LargePages) -> BlockState {
+        BlockState {
+            mixer: self.mixer.inner().new_state(pages),
+            encoder: EncoderState::new(self.is_packed()),
+        }
     }
 
     /// Returns true if this rank holds one shard of the block, and other ranks hold the other shards.
@@ -186,11 +198,11 @@ impl TransformerBlock {
         &self,
         x: Value,
         pass: &Pass,
-        cache: Option<&mut LayerCaches>,
+        state: Option<&mut BlockStateMut>,
         recorder: &mut StageRecorder,
     ) -> Result<Value> {
         let branches =
-            |x: Value, recorder: &mut StageRecorder| self.apply_branches(x, pass, cache, recorder);
+            |x: Value, recorder: &mut StageRecorder| self.apply_branches(x, pass, state, recorder);
         match &self.gemma {
             Some(gemma) => gemma.around(x, pass, recorder, branches),
             None => branches(x, recorder),
@@ -202,17 +214,18 @@ impl TransformerBlock {
         &self,
         x: Value,
         pass: &Pass,
-        mut cache: Option<&mut LayerCaches>,
+        mut state: Option<&mut BlockStateMut>,
         recorder: &mut StageRecorder,
     ) -> Result<Value> {
         self.check_given(pass.context)?;
         let train = pass.context.train();
         if let Topology::Parallel(norm) = self.topology {
-            return self.apply_parallel(&x, pass, cache, recorder, norm);
+            return self.apply_parallel(&x, pass, state, recorder, norm);
         }
         let last = self.last_rows(&x, pass)?;
         let mix = |inner: &Mixer, x: &Value, residual: Option<&Value>| {
-            inner.apply(x, pass, cache.as_deref_mut(), residual)
+            let state = state.as_deref_mut().map(|state| &mut *state.mixer);
+            inner.apply(x, pass, state, residual)
         };
         let gemma = self.gemma.as_ref();
         let gemma = gemma.filter(|gemma| gemma.reads_attention_input());
@@ -227,7 +240,8 @@ impl TransformerBlock {
         }
         if let Some(cross) = &self.cross_attention {
             let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
-                inner.apply_cross(x, pass.requested(), cache, residual)
+                let state = state.map(|state| &mut *state.encoder);
+                inner.apply_cross(x, pass.requested(), state, residual)
             };
             x = cross.apply(&x, None, train, recorder, attend)?;
         }

@@ -42,7 +42,6 @@ mod activation;
 mod attention_pool;
 mod block;
 mod block_feed_forward;
-mod cached_rows;
 mod context;
 mod dropout;
 mod embeddings;
@@ -50,8 +49,6 @@ mod embeddings_and_head;
 mod evaluation;
 mod feed_forward;
 mod grouped_experts;
-mod kv_cache;
-mod ledger;
 mod linear;
 mod low_rank;
 mod mask;
@@ -70,6 +67,7 @@ mod readout;
 mod routing;
 mod similarity;
 mod stack;
+mod state;
 mod sublayer;
 #[doc(hidden)]
 pub mod visit;
@@ -81,8 +79,6 @@ pub use crate::ops::{Packed, Partial, RankOf, Ranks, Stored, StoredMatrix, Weigh
 pub use attention_pool::AttentionPool;
 pub use block::{BlockStages, TransformerBlock};
 pub use block_feed_forward::BlockFeedForward;
-#[doc(hidden)]
-pub use cached_rows::of_sequences;
 pub use context::{EncoderOutput, ForwardContext};
 #[doc(hidden)]
 pub use dropout::Snapshot;
@@ -92,8 +88,6 @@ pub use embeddings::{Embeddings, PatchEmbeddings, SpectrumEmbeddings, TokenEmbed
 pub use embeddings_and_head::EmbeddingsAndHead;
 pub use evaluation::Evaluation;
 pub use feed_forward::FeedForward;
-pub use kv_cache::KvCache;
-pub(crate) use kv_cache::LayerCaches;
 pub use linear::Linear;
 #[doc(hidden)]
 pub use linear::torch_bound;
@@ -129,5 +123,8 @@ pub use routing::{best, has_gradient};
 pub use similarity::Similarity;
 pub(crate) use stack::SharedParts;
 pub use stack::Stack;
+pub use state::KvCache;
+#[doc(hidden)]
+pub use state::of_sequences;
 pub(crate) use sublayer::BranchScale;
 pub use sublayer::{Sublayer, SublayerNorm, SublayerStages};

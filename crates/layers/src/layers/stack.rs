@@ -1,18 +1,19 @@
 //! A sequence of blocks and their final norm.
 
+use candle_blocks_kernels::memory::LargePages;
 use candle_core::{DType, ModuleT, Result, Tensor, bail};
 
 use std::sync::Arc;
 
 use crate::config::{MixerFacts, PaddedRows, Precision, StackConfig, getters};
-use crate::layers::kv_cache::{KvCache, without_graph};
 use crate::layers::packed::{Packing, check_evaluation};
+use crate::layers::state::{KvCache, check_cached, without_graph};
 use crate::layers::visit::{LayerPart, Visit, parts};
 use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource,
     RelativeBias, RelativeEmbeddings, TransformerBlock,
 };
-use crate::layers::{ledger::check_cached, pass::Pass, sublayer::StageRecorder};
+use crate::layers::{pass::Pass, sublayer::StageRecorder};
 use crate::ops::{Constants, MemoryKeeper, Ranks, Route, Value, with_team};
 
 mod inputs;
@@ -213,7 +214,13 @@ impl Stack {
 
     /// Creates an empty cache for [`Self::forward_cached`].
     pub fn new_cache(&self) -> KvCache {
-        KvCache::new(self.layers.len(), self.is_packed())
+        // All layers share the pages: a step reads one layer after the other.
+        let pages = LargePages::default();
+        let layers = self
+            .layers
+            .iter()
+            .map(|&block| self.blocks[block].new_state(&pages));
+        KvCache::new(layers.collect())
     }
 
     /// Computes the output for new positions. They follow the positions in `cache`, and are added to it.
@@ -274,8 +281,8 @@ impl Stack {
         }
         let n_layers = (cache.layers.len(), self.layers.len());
         let sizes = check_cached(&x, context, n_layers, self.mixers())?;
-        for (layer, &block) in cache.layers.iter().zip(&self.layers) {
-            self.blocks[block].check_cache(layer, sizes.0)?;
+        for (state, &block) in cache.layers.iter().zip(&self.layers) {
+            self.blocks[block].check_state(state, sizes.0)?;
         }
         let encoder = context
             .encoder_output()
@@ -372,15 +379,15 @@ impl Stack {
             let block = &self.blocks[block];
             let shared = block.mixer().inner().facts().shares_from;
             let cache = cache.as_deref_mut();
-            let mut cache = cache.map(|cache| cache.of_layer(i, shared));
+            let mut state = cache.map(|cache| cache.of_layer(i, shared));
             let Some((observer, dtype)) = &mut observer else {
-                x = block.apply(x, pass, cache.as_mut(), &mut StageRecorder::off())?;
+                x = block.apply(x, pass, state.as_mut(), &mut StageRecorder::off())?;
                 continue;
             };
             let (route, precision, mut recorder) = (x.route(), x.precision(), StageRecorder::on());
             let y = x
                 .clone()
-                .working(|| block.apply(x, pass, cache.as_mut(), &mut recorder))?;
+                .working(|| block.apply(x, pass, state.as_mut(), &mut recorder))?;
             let stages = block.recorded_stages(recorder, y)?;
             x = Value::on(route, precision, stages.hidden())?;
             observer(i, &stages.to_dtype(*dtype)?)?;

@@ -5,7 +5,7 @@ use candle_core::Result;
 use super::TransformerBlock;
 use crate::config::ParallelNorm;
 use crate::layers::{BlockFeedForward, Mixer};
-use crate::layers::{kv_cache::LayerCaches, pass::Pass, sublayer::StageRecorder};
+use crate::layers::{pass::Pass, state::BlockStateMut, sublayer::StageRecorder};
 use crate::ops::Value;
 
 impl TransformerBlock {
@@ -14,7 +14,7 @@ impl TransformerBlock {
         &self,
         x: &Value,
         pass: &Pass,
-        cache: Option<&mut LayerCaches>,
+        state: Option<&mut BlockStateMut>,
         recorder: &mut StageRecorder,
         norm: ParallelNorm,
     ) -> Result<Value> {
@@ -30,7 +30,7 @@ impl TransformerBlock {
         let dropped = self.parallel_dropout.is_on(train);
         let added_to = (!dropped).then_some(residual);
         let mix = |inner: &Mixer, x: &Value, residual: Option<&Value>| {
-            inner.apply(x, pass, cache, residual)
+            inner.apply(x, pass, state.map(|state| &mut *state.mixer), residual)
         };
         let attended = self
             .mixer

@@ -2,14 +2,13 @@
 //!
 //! Only this folder matches on [`Mixer`]. Everything else reads a mixer's [`MixerFacts`].
 
-use std::sync::Arc;
-
+use candle_blocks_kernels::memory::LargePages;
 use candle_core::{ModuleT, Result, Tensor};
 
 use crate::config::{MixerConfig, MixerFacts};
-use crate::layers::packed::{PackedAttention, Packing};
+use crate::layers::packed::Packing;
 use crate::layers::visit::parts;
-use crate::layers::{LayerCaches, ParameterSource, pass::Pass};
+use crate::layers::{ParameterSource, pass::Pass, state::LayerState};
 use crate::ops::Value;
 
 mod attention;
@@ -69,10 +68,24 @@ impl Mixer {
         })
     }
 
-    /// Returns the packed weights, if the mixer is packed.
-    pub(super) fn packed_attention(&self) -> Option<Arc<PackedAttention>> {
+    /// Creates the empty state for a cache. A packed mixer allocates from `pages`.
+    pub(super) fn new_state(&self, pages: &LargePages) -> LayerState {
         match self {
-            Self::Attention(attention) => attention.packed.clone(),
+            Self::Attention(attention) => match attention.is_packed() {
+                true => LayerState::panels(pages),
+                false => LayerState::rows(),
+            },
+        }
+    }
+
+    /// # Errors
+    /// If the state belongs to another mixer or another number of sequences.
+    pub(super) fn check_state(&self, state: &LayerState, batch: usize) -> Result<()> {
+        match self {
+            Self::Attention(attention) => {
+                let packed = attention.packed.as_ref();
+                state.check(packed.map(|packed| packed.cached(batch)))
+            }
         }
     }
 
@@ -81,11 +94,11 @@ impl Mixer {
         &self,
         x: &Value,
         pass: &Pass,
-        cache: Option<&mut LayerCaches>,
+        state: Option<&mut LayerState>,
         residual: Option<&Value>,
     ) -> Result<Value> {
         match self {
-            Self::Attention(attention) => attention.apply(x, pass, cache, residual),
+            Self::Attention(attention) => attention.apply(x, pass, state, residual),
         }
     }
 }

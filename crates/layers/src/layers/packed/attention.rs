@@ -17,14 +17,12 @@ use candle_core::{DType, Device, Result, bail};
 
 use self::{latent::PackedLatent, own::ProjectionSteps, prepare::RotateBy};
 use super::linear::PackedProduct;
+use super::norm::{SpanNorms, row_norm};
 use super::{Packing, check_evaluation, elements, pass::PackedPass};
-use super::{
-    cache::{Cached, PackedLayerCache},
-    norm::{SpanNorms, row_norm},
-};
 use crate::config::{AttentionConfig, Precision};
+use crate::layers::state::{Cached, EncoderState, LayerState, Panels};
 use crate::layers::visit::{PackedTogether, Visit};
-use crate::layers::{Attention, LayerCaches, Linear, Pass, QueryKeyValue};
+use crate::layers::{Attention, Linear, Pass, QueryKeyValue};
 use crate::ops::Value;
 use positions::PackedPositions;
 
@@ -178,8 +176,30 @@ impl PackedAttention {
         &self,
         x: &Value,
         pass: &Pass,
-        cache: Option<&mut LayerCaches>,
+        state: Option<&mut LayerState>,
         residual: Option<&Value>,
+    ) -> Result<Value> {
+        let own = state.map(LayerState::as_panels).transpose()?;
+        self.step(x, pass, residual, (own, None))
+    }
+
+    /// Computes attention to the encoder output, whose keys and values `state` keeps, and adds it to `residual`.
+    pub fn apply_cross(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        state: Option<&mut EncoderState>,
+        residual: Option<&Value>,
+    ) -> Result<Value> {
+        self.step(x, pass, residual, (None, state))
+    }
+
+    fn step(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        residual: Option<&Value>,
+        states: (Option<&mut Panels>, Option<&mut EncoderState>),
     ) -> Result<Value> {
         check_evaluation(pass.context.train())?;
         let (pass, requested) = (PackedPass(pass), PackedPass(pass.requested()));
@@ -188,32 +208,27 @@ impl PackedAttention {
             true => x.dims().to_vec(),
             false => vec![requested.batch(), requested.seq(), self.config.d_model],
         };
-        let cache = cache.map(|cache| cache.packed(self.config.shared_keys.is_some()));
-        let cache = cache.transpose()?;
         x.packed_step("attention", d_in, dims, residual, |_, x, residual, y| {
-            self.apply_rows(x, residual, pass, requested, cache, y)
+            let call = AttentionCall {
+                x,
+                residual,
+                pass,
+                requested,
+                y,
+            };
+            self.attend(call, states)
         })
     }
 
-    fn apply_rows(
+    fn attend(
         &self,
-        x: &Source,
-        residual: Option<&[f32]>,
-        pass: PackedPass,
-        requested: PackedPass,
-        cache: Option<&mut PackedLayerCache>,
-        y: &mut [f32],
+        call: AttentionCall,
+        (own, encoder): (Option<&mut Panels>, Option<&mut EncoderState>),
     ) -> Result<()> {
-        let call = AttentionCall {
-            x,
-            residual,
-            pass,
-            requested,
-            y,
-        };
+        let pass = call.pass;
         let steps = match &self.projections {
             Projections::Cross { query, key_value } => {
-                return self.attend_cross(query, key_value, cache, call);
+                return self.attend_cross(query, key_value, encoder, call);
             }
             Projections::Input(joined) => {
                 self.joined_steps(joined, self.config.key_width(), pass)?
@@ -223,7 +238,7 @@ impl PackedAttention {
                 ProjectionSteps::Latent(latent, self.rotation(RotateBy::Position, pass)?)
             }
         };
-        self.attend_own(steps, cache, call)
+        self.attend_own(steps, own, call)
     }
 
     /// Returns the projections through a latent, if the layer has them.

@@ -31,11 +31,8 @@ macro_rules! packs {
 
 mod additive;
 mod attention;
-mod cache;
 mod compose;
 mod feed_forward;
-mod key_value_rows;
-mod latents;
 mod linear;
 mod mixture;
 mod norm;
@@ -44,7 +41,6 @@ mod stored;
 mod unpadded_rows;
 
 pub(crate) use attention::PackedAttention;
-pub(crate) use cache::PackedLayerCache;
 pub(crate) use feed_forward::PackedFeedForward;
 pub(crate) use mixture::PackedMixture;
 pub(crate) use pass::PassTables;

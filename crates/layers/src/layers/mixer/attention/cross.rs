@@ -4,22 +4,22 @@ use candle_core::{Result, bail};
 
 use super::scores::{Attended, rows};
 use super::{Attention, QueryKeyValue};
-use crate::layers::{kv_cache::LayerCaches, mask::KeySource, pass::Pass};
+use crate::layers::{mask::KeySource, pass::Pass, state::EncoderState};
 use crate::ops::{BiasTensor, Value, Visible};
 
 impl Attention {
-    /// Computes attention to the encoder output, whose keys and values the cache keeps, and adds it to `residual`.
+    /// Computes attention to the encoder output, whose keys and values `state` keeps, and adds it to `residual`.
     /// The encoder output has no order here: rotary embedding, visibility and window in the configuration do not
     /// apply.
     pub(in crate::layers) fn apply_cross(
         &self,
         x: &Value,
         pass: &Pass,
-        cache: Option<&mut LayerCaches>,
+        state: Option<&mut EncoderState>,
         residual: Option<&Value>,
     ) -> Result<Value> {
         if let Some(packed) = &self.packed {
-            return packed.apply(x, pass, cache, residual);
+            return packed.apply_cross(x, pass, state, residual);
         }
         let train = pass.context.train();
         let encoder = pass.encoder_output(&self.config)?;
@@ -36,18 +36,14 @@ impl Attention {
             let value = value.apply(&states, None, train)?;
             Ok((key, self.normal_values(self.prepared(value, None)?)?))
         };
-        let (key, value) = match cache {
+        let (key, value) = match state {
             None => project()?,
-            Some(cache) => {
-                let cache = cache.tensors()?;
-                let known = match cache.cached_encoder(pass.batch, encoder.keys)? {
-                    Some(known) => known.clone(),
-                    None => {
-                        let (key, value) = project()?;
-                        let rows = |of: Value| rows(of, pass.batch, encoder.keys);
-                        cache.cache_encoder((rows(key)?, rows(value)?))
-                    }
-                };
+            Some(state) => {
+                let known = state.rows((pass.batch, encoder.keys), || {
+                    let (key, value) = project()?;
+                    let rows = |of: Value| rows(of, pass.batch, encoder.keys);
+                    Ok((rows(key)?, rows(value)?))
+                })?;
                 (query.beside(&known.0)?, query.beside(&known.1)?)
             }
         };

@@ -6,7 +6,7 @@ use super::disentangled::ProjectedPositions;
 use super::query_key_norm::normalized;
 use super::scores::{Attended, rows};
 use super::{Attention, QueryKeyValue};
-use crate::layers::{kv_cache::LayerCaches, mask::KeySource, pass::KeysAndValues, pass::Pass};
+use crate::layers::{mask::KeySource, pass::KeysAndValues, pass::Pass, state::LayerState};
 use crate::ops::{Value, Visible};
 use crate::{
     config::{AttentionConfig, Position, QueryKeyNorm, RotaryPairing},
@@ -19,11 +19,11 @@ impl Attention {
         &self,
         x: &Value,
         pass: &Pass,
-        cache: Option<&mut LayerCaches>,
+        state: Option<&mut LayerState>,
         residual: Option<&Value>,
     ) -> Result<Value> {
         if let Some(packed) = &self.packed {
-            return packed.apply(x, pass, cache, residual);
+            return packed.apply(x, pass, state, residual);
         }
         let (query, made) = self.project(x, pass)?;
         let positions = self.positions_of(x, pass)?;
@@ -31,15 +31,15 @@ impl Attention {
             let shared = pass.shared_keys(&self.config)?;
             return self.attend_own(&query, shared, positions, pass, x, residual);
         };
-        let (kept, keys) = match cache {
+        let (kept, keys) = match state {
             None => (made, pass.seq),
-            Some(cache) => {
+            Some(state) => {
                 let [first, second] = made;
                 let rows = |of: Value| rows(of, pass.batch, pass.seq);
                 let heads = self.latent().map_or(self.config.n_kv_heads, |_| 1);
                 let new = (&rows(first)?, &rows(second)?);
-                let cache = cache.tensors()?;
-                let (first, second) = cache.append(new, heads, self.config.window)?;
+                let rows = state.as_rows()?;
+                let (first, second) = rows.append(new, heads, self.config.window)?;
                 let keys = first.dim(1)?;
                 ([query.beside(&first)?, query.beside(&second)?], keys)
             }

@@ -7,10 +7,9 @@ use candle_core::{Result, bail};
 use super::mix::{AttentionOutput, MixInput, Scored};
 use super::prepare::{ProjectedColumns, RotateBy};
 use super::{AttentionCall, PackedAttention};
-use crate::layers::packed::cache::PackedLayerCache;
 use crate::layers::packed::linear::PackedProduct;
 use crate::layers::packed::pass::{PackedEncoderOutput, PackedPass};
-use crate::layers::{KeySource, packed::with_elements};
+use crate::layers::{KeySource, packed::with_elements, state::EncoderState};
 use crate::ops::{Reach, Visible};
 
 impl PackedAttention {
@@ -19,7 +18,7 @@ impl PackedAttention {
         &self,
         query: &PackedProduct,
         key_value: &PackedProduct,
-        cache: Option<&mut PackedLayerCache>,
+        state: Option<&mut EncoderState>,
         call: AttentionCall,
     ) -> Result<()> {
         let pass = call.pass;
@@ -30,7 +29,7 @@ impl PackedAttention {
         }
         let (q, kv) = (self.config.query_width(), self.config.key_width());
         let made;
-        let key_value = match cache {
+        let key_value = match state {
             None => {
                 made = self.project_encoder(key_value, encoder, pass)?;
                 KeyValue::Projected {
@@ -39,9 +38,9 @@ impl PackedAttention {
                     value: heads(&made, 2 * kv, kv),
                 }
             }
-            Some(cache) => {
+            Some(state) => {
                 let shape = self.panel_shape(pass.batch());
-                let panels = cache.encoder(shape, encoder.keys, || {
+                let panels = state.panels(shape, encoder.keys, || {
                     let made = self.project_encoder(key_value, encoder, pass)?;
                     let mut panels = KeyValuePanels::new(shape);
                     let (key, value) = (heads(&made, 2 * kv, 0), heads(&made, 2 * kv, kv));

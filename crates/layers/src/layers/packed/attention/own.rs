@@ -12,9 +12,9 @@ use super::{
     AttentionCall, PackedAttention, PackedLatent, groups::for_groups, positions::PackedPositions,
 };
 use crate::config::OutputGate;
-use crate::layers::packed::cache::{OwnKeys, PackedLayerCache};
 use crate::layers::packed::linear::PackedProduct;
 use crate::layers::packed::pass::PackedPass;
+use crate::layers::state::{OwnKeys, Panels};
 use crate::layers::{DistanceRows, KeySource};
 use crate::ops::{Reach, Visible};
 
@@ -45,7 +45,7 @@ pub(super) struct SequencePart<'a> {
     /// The positions whose output is requested: all, or each sequence's last.
     pub queries: Sequences<'a>,
     /// The cache with keys and values from earlier positions. New rows are appended.
-    pub cache: Option<&'a mut PackedLayerCache>,
+    pub cache: Option<&'a mut Panels>,
     pub scored: &'a Scored<'a>,
     pub output: AttentionOutput<'a>,
 }
@@ -69,7 +69,7 @@ impl PackedAttention {
     pub(super) fn attend_own(
         &self,
         steps: ProjectionSteps,
-        cache: Option<&mut PackedLayerCache>,
+        cache: Option<&mut Panels>,
         call: AttentionCall,
     ) -> Result<()> {
         let (pass, requested) = (call.pass, call.requested);

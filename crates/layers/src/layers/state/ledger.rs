@@ -63,7 +63,7 @@ impl Ledger {
         Ok(self.keep.clone())
     }
 
-    /// Keeps only the given sequences of the batch.
+    /// Keeps only the given sequences.
     ///
     /// # Errors
     /// If a sequence is not in the batch, or the order differs.

@@ -68,14 +68,14 @@ impl CachedRows {
         Ok(())
     }
 
-    /// Returns views of the keys and the values.
+    /// Returns the keys and the values as views.
     pub fn views(&self) -> Result<(Tensor, Tensor)> {
         let [keys, values] = &*self.buffers;
         let view = |of: &Tensor| of.narrow(1, self.kept.start, self.kept.len());
         Ok((view(keys)?, view(values)?))
     }
 
-    /// Returns the size of the rows in bytes.
+    /// Returns the bytes that the rows take.
     pub fn bytes(&self) -> usize {
         let of = |rows: &Tensor| {
             let of_position = rows.elem_count() / rows.dims()[1].max(1);
@@ -84,13 +84,13 @@ impl CachedRows {
         self.buffers.iter().map(of).sum()
     }
 
-    /// Returns the number of rows for each sequence.
+    /// Returns how many rows each sequence has.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
 }
 
-/// Returns the rows of the given sequences.
+/// Returns the given sequences' rows.
 #[doc(hidden)]
 pub fn of_sequences(rows: &Tensor, sequences: &[usize]) -> Result<Tensor> {
     let rows = sequences.iter().map(|&of| rows.narrow(0, of, 1));
@@ -140,7 +140,7 @@ mod tests {
         Ok([of(4)?, of(2)?])
     }
 
-    /// Returns the addresses of the keys and the values.
+    /// Returns the keys' and the values' addresses.
     fn addresses(of: &CachedRows) -> [usize; 2] {
         [&of.buffers[0], &of.buffers[1]].map(|buffer| match &*buffer.storage_and_layout().0 {
             Storage::Cpu(numbers) => numbers.as_slice::<f32>().unwrap().as_ptr() as usize,

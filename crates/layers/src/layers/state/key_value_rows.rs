@@ -8,7 +8,7 @@ use super::latents::LatentRows;
 /// Keys and values for a batch, side by side in a row for each position. Attention packs these rows at every step,
 /// which costs more than panels. In return, they can be copied from one sequence to another.
 #[derive(Clone, Debug)]
-pub(super) struct KeyValueRows {
+pub(crate) struct KeyValueRows {
     shape: PanelShape,
     rows: LatentRows,
 }
@@ -31,7 +31,7 @@ impl KeyValueRows {
         self.shape
     }
 
-    /// Returns the number of positions in each sequence.
+    /// Returns how many positions each sequence has.
     pub fn positions(&self) -> usize {
         self.rows.positions()
     }

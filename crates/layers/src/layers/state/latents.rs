@@ -1,4 +1,4 @@
-//! The cache of latent attention.
+//! Latents, which latent attention keeps.
 
 use candle_blocks_kernels::attention::{OperandFormat, PanelShape, Sequences};
 use candle_blocks_kernels::{Cpu, threads};
@@ -7,7 +7,7 @@ use half::bf16;
 /// The latents and shared keys for a batch, in the number format in which attention multiplies. Each position has one
 /// row. Every step unpacks the rows for keys and for values.
 #[derive(Clone, Debug)]
-pub(super) struct LatentRows {
+pub(crate) struct LatentRows {
     shape: PanelShape,
     positions: usize,
     sequences: Vec<LatentElements>,
@@ -37,12 +37,12 @@ impl LatentRows {
         self.shape
     }
 
-    /// Returns the number of positions in each sequence.
+    /// Returns how many positions each sequence has.
     pub fn positions(&self) -> usize {
         self.positions
     }
 
-    /// Returns the number of elements in all sequences.
+    /// Returns how many elements all sequences have.
     pub fn len(&self) -> usize {
         self.shape.batch * self.positions * self.shape.head_dim
     }
@@ -80,7 +80,7 @@ impl LatentRows {
 
     /// Writes all rows, `[batch, positions, width]`.
     pub fn copy_to(&self, cpu: Cpu, y: &mut [f32]) {
-        /// The number of elements per task.
+        /// Elements per task.
         const TASK: usize = 1 << 14;
         let of_sequence = self.positions * self.shape.head_dim;
         for (y, numbers) in y.chunks_exact_mut(of_sequence.max(1)).zip(&self.sequences) {
