@@ -2,8 +2,9 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::{Packing, norm::row_norm};
+use super::Packing;
 use crate::config::Precision;
+use crate::layers::norm::packed::row_norm;
 use crate::layers::own::gemma::GemmaParts;
 use crate::layers::visit::Visit;
 use crate::layers::{
@@ -24,7 +25,7 @@ impl Norm {
 }
 
 impl BlockFeedForward {
-    pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {
+    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(match self {
             Self::Dense(dense) => Self::Dense(dense.packed(packing)?),
             Self::Experts(experts) => Self::Experts(experts.packed(packing)?),

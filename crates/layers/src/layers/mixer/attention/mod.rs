@@ -6,7 +6,6 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::Init;
 
 use crate::config::{AttentionConfig, LinearConfig, NormConfig, getters};
-use crate::layers::packed::PackedAttention;
 use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource};
 use crate::layers::{pass::Pass, visit::parts};
 use crate::ops::Value;
@@ -15,11 +14,13 @@ mod cross;
 mod disentangled;
 mod latent;
 mod own;
+mod packed;
 mod query_key_norm;
 mod scores;
 
 use disentangled::PositionLinears;
 pub use latent::LatentProjections;
+use packed::PackedAttention;
 pub(crate) use query_key_norm::QueryKeyNorms;
 
 /// The input projections of an [`Attention`]. [`Attention::projections`](crate::Attention::projections) returns it.

@@ -8,9 +8,10 @@ use candle_blocks_kernels::{Cpu, scratch};
 use candle_blocks_kernels::{memory::lend, products::WeightFormat};
 use candle_core::Result;
 
-use super::linear::{PackedProduct, add_residual};
-use super::{PackedFeedForward, Packing, check_evaluation, elements};
 use crate::config::{ExpertWeighting, Precision, RoutingConfig, RoutingScores, RoutingWeights};
+use crate::layers::feed_forward::packed::PackedFeedForward;
+use crate::layers::linear::packed::{PackedProduct, add_residual};
+use crate::layers::packed::{Packing, check_evaluation, elements, packs};
 use crate::layers::visit::PackedTogether;
 use crate::layers::{Linear, MixtureOfExperts, Routing, among_near, best, choose_experts};
 use crate::ops::Value;
@@ -51,7 +52,7 @@ impl PackedTogether for PackedMixture {
 }
 
 impl MixtureOfExperts {
-    pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {
+    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
         let exact = Packing {
             format: Some(WeightFormat::F32),
             ..packing.clone()

@@ -8,7 +8,7 @@ use candle_core::Result;
 
 use super::PackedAttention;
 use crate::config::{Position, QueryKeyNorm};
-use crate::layers::packed::norm::SpanNorms;
+use crate::layers::norm::packed::SpanNorms;
 use crate::layers::packed::pass::{PackedPass, Tables};
 
 /// The number of rows per task.

@@ -7,6 +7,8 @@ use crate::config::{LinearConfig, LinearInit, getters};
 use crate::layers::{Dropout, DropoutSource, LowRank, ParameterSource};
 use crate::ops::{Packed, Value, Weight, store};
 
+pub(in crate::layers) mod packed;
+
 /// Returns candle's initialization hints for a layer's weight and bias.
 fn hints(config: &LinearConfig) -> (Init, Init) {
     let normal = |stdev| (Init::Randn { mean: 0.0, stdev }, Init::Const(0.0));
@@ -162,7 +164,7 @@ impl Linear {
     }
 
     /// Returns the size of the weight in bytes if it is packed, else 0.
-    pub(super) fn packed_bytes(&self) -> usize {
+    pub(in crate::layers) fn packed_bytes(&self) -> usize {
         match &self.weight {
             Weight::Packed(Packed(weight)) => weight.bytes(),
             _ => 0,
@@ -228,7 +230,7 @@ impl Linear {
     }
 
     /// Returns the adapter's dropout.
-    pub(super) fn dropout(&self) -> Option<&Dropout> {
+    pub(in crate::layers) fn dropout(&self) -> Option<&Dropout> {
         Some(&self.adapter.as_ref()?.dropout)
     }
 
@@ -239,7 +241,12 @@ impl Linear {
     }
 
     /// Computes the output and adds it to `residual`.
-    pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
+    pub(in crate::layers) fn apply(
+        &self,
+        x: &Value,
+        residual: Option<&Value>,
+        train: bool,
+    ) -> Result<Value> {
         let (weight, bias) = (&self.weight, self.bias.as_ref());
         let Some(adapter) = &self.adapter else {
             return x.linear(weight, bias, residual);
@@ -254,7 +261,7 @@ impl Linear {
     }
 
     /// Returns the parameters that are tensors: a dense weight, the bias and the adapter's factors.
-    pub(super) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+    pub(in crate::layers) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
         let own = [self.weight.dense(), self.bias.as_ref()];
         let adapter = self.adapter().into_iter();
         let low_rank = adapter.flat_map(|adapter| [adapter.a(), adapter.b()]);

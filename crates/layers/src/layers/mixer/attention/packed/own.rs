@@ -12,7 +12,7 @@ use super::{
     AttentionCall, PackedAttention, PackedLatent, groups::for_groups, positions::PackedPositions,
 };
 use crate::config::OutputGate;
-use crate::layers::packed::linear::PackedProduct;
+use crate::layers::linear::packed::PackedProduct;
 use crate::layers::packed::pass::PackedPass;
 use crate::layers::state::{OwnKeys, Panels};
 use crate::layers::{DistanceRows, KeySource};

@@ -7,19 +7,19 @@ use candle_blocks_kernels::{Cpu, memory::lend, rows::Source, scratch};
 use candle_core::{DType, Device, Result, Tensor, bail};
 use half::{bf16, f16};
 
-use super::stored::{Coded, pack_codes};
-use super::{Packing, elements, with_elements};
 use crate::config::{Precision, getters};
+use crate::layers::packed::stored::{Coded, pack_codes};
+use crate::layers::packed::{Packing, elements, packs, with_elements};
 use crate::layers::{Linear, Packed, Weight};
 use crate::memory::check_packing;
 
 /// The product with one packed weight, or with several weights that share an input.
 #[derive(Clone, Debug)]
-pub(super) struct PackedProduct {
+pub(in crate::layers) struct PackedProduct {
     /// One weight, or several in different formats or orders, whose outputs lie side by side.
     weights: Vec<Packed>,
-    pub(super) bias: Option<Arc<[f32]>>,
-    pub(super) cpu: Cpu,
+    pub(in crate::layers) bias: Option<Arc<[f32]>>,
+    pub(in crate::layers) cpu: Cpu,
 }
 
 scratch! {
@@ -53,7 +53,10 @@ impl PackedProduct {
 
     /// Packs several layers that share an input as one, with their outputs side by side. Each layer comes with its
     /// role.
-    pub(super) fn joined(packing: &Packing, linears: &[(&str, &Linear)]) -> Result<Self> {
+    pub(in crate::layers) fn joined(
+        packing: &Packing,
+        linears: &[(&str, &Linear)],
+    ) -> Result<Self> {
         let layers = linears.iter();
         let bias = match layers.clone().any(|(_, linear)| linear.bias().is_some()) {
             true => Some(joined_bias(layers.clone().map(|(_, linear)| *linear))?),
@@ -87,7 +90,7 @@ impl PackedProduct {
     }
 
     /// Packs a weight `[d_out, d_in]`.
-    pub(super) fn of_weight(
+    pub(in crate::layers) fn of_weight(
         packing: &Packing,
         weight: &Tensor,
         bias: Option<Arc<[f32]>>,
@@ -122,12 +125,18 @@ impl PackedProduct {
     }
 
     /// Computes `y = residual + x·Wᵀ + b`.
-    pub(super) fn apply(&self, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
+    pub(in crate::layers) fn apply(&self, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
         self.apply_on(self.cpu, x, residual, y);
     }
 
     /// Computes the product like [`Self::apply`], with the number of threads in `cpu`.
-    pub(super) fn apply_on(&self, cpu: Cpu, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
+    pub(in crate::layers) fn apply_on(
+        &self,
+        cpu: Cpu,
+        x: &Source,
+        residual: Option<&[f32]>,
+        y: &mut [f32],
+    ) {
         if let [Packed(weight)] = &self.weights[..] {
             return weight.multiply(cpu, x, &self.epilogue(residual), y);
         }
@@ -150,15 +159,18 @@ impl PackedProduct {
     }
 
     /// Returns the only weight. Several weights occur only where several layers are packed together.
-    pub(super) fn weight(&self) -> &Arc<PackedWeight> {
+    pub(in crate::layers) fn weight(&self) -> &Arc<PackedWeight> {
         &self.weights[0].0
     }
 
-    pub(super) fn bias(&self) -> Option<&Arc<[f32]>> {
+    pub(in crate::layers) fn bias(&self) -> Option<&Arc<[f32]>> {
         self.bias.as_ref()
     }
 
-    pub(super) fn epilogue<'a>(&'a self, residual: Option<&'a [f32]>) -> Epilogue<'a, f32> {
+    pub(in crate::layers) fn epilogue<'a>(
+        &'a self,
+        residual: Option<&'a [f32]>,
+    ) -> Epilogue<'a, f32> {
         Epilogue {
             residual,
             ..Epilogue::bias(self.bias.as_deref())
@@ -167,7 +179,7 @@ impl PackedProduct {
 }
 
 /// Writes `residual + output`, for an output in memory with rows of `width` columns.
-pub(super) fn add_residual(
+pub(in crate::layers) fn add_residual(
     cpu: Cpu,
     residual: Option<&[f32]>,
     output: &[f32],
@@ -195,7 +207,7 @@ impl Linear {
 
 /// # Errors
 /// If the weight has no inputs.
-pub(super) fn check_inputs(d_out: usize, d_in: usize) -> Result<()> {
+pub(in crate::layers) fn check_inputs(d_out: usize, d_in: usize) -> Result<()> {
     if d_in == 0 {
         bail!("pack: a weight of [{d_out}, {d_in}] has no inputs; packed layers need at least one");
     }
@@ -206,7 +218,7 @@ pub(super) fn check_inputs(d_out: usize, d_in: usize) -> Result<()> {
 ///
 /// # Errors
 /// If the weight has a value that the format cannot hold.
-pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor> {
+pub(in crate::layers) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor> {
     let weight = plain(&linear.weight()?)?;
     let weight = match linear.adapter() {
         None => weight,
@@ -233,7 +245,7 @@ pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor>
 
 impl Packing {
     /// Returns the quantized values of a layer's weight, if they are to be packed.
-    pub(super) fn codes_of(&self, linear: &Linear) -> Option<Coded> {
+    pub(in crate::layers) fn codes_of(&self, linear: &Linear) -> Option<Coded> {
         match self.format {
             None => Coded::of(linear.kept_weight()),
             Some(_) => None,
@@ -241,7 +253,7 @@ impl Packing {
     }
 
     /// Returns the format for a dense weight: the requested one, or the narrowest that holds all its values.
-    pub(super) fn format_of(&self, weight: &[f32]) -> WeightFormat {
+    pub(in crate::layers) fn format_of(&self, weight: &[f32]) -> WeightFormat {
         let all = |is_held: fn(f32) -> bool| weight.iter().all(|&w| is_held(w));
         self.format.unwrap_or_else(|| {
             if all(|w| bf16::from_f32(w).to_f32() == w) {

@@ -10,6 +10,8 @@ use crate::config::{NormConfig, NormWeight, getters};
 use crate::layers::ParameterSource;
 use crate::ops::Value;
 
+pub(in crate::layers) mod packed;
+
 /// Normalization over the last dimension: LayerNorm or RMSNorm, with or without bias, with a weight of `w` or `1 +
 /// w`.
 ///
@@ -110,7 +112,7 @@ impl Norm {
     }
 
     /// Returns the normalized rows. In a packed layer, the product that reads them normalizes them.
-    pub(super) fn apply(&self, x: &Value) -> Result<Value> {
+    pub(in crate::layers) fn apply(&self, x: &Value) -> Result<Value> {
         let x = match &self.packed {
             Some(norm) => match x.clone().normalized_by(norm)? {
                 Ok(normal) => return Ok(normal),
@@ -122,7 +124,7 @@ impl Norm {
     }
 
     /// Returns the normalized rows, in a packed layer in the memory of `x`.
-    pub(super) fn apply_in_place(&self, x: Value) -> Result<Value> {
+    pub(in crate::layers) fn apply_in_place(&self, x: Value) -> Result<Value> {
         let x = match &self.packed {
             Some(norm) => match x.into_normalized(norm)? {
                 Ok(normal) => return Ok(normal),

@@ -16,10 +16,10 @@ use candle_blocks_kernels::{Cpu, rows::RowNorm, rows::Source, scratch};
 use candle_core::{DType, Device, Result, bail};
 
 use self::{latent::PackedLatent, own::ProjectionSteps, prepare::RotateBy};
-use super::linear::PackedProduct;
-use super::norm::{SpanNorms, row_norm};
-use super::{Packing, check_evaluation, elements, pass::PackedPass};
 use crate::config::{AttentionConfig, Precision};
+use crate::layers::linear::packed::PackedProduct;
+use crate::layers::norm::packed::{SpanNorms, row_norm};
+use crate::layers::packed::{Packing, check_evaluation, elements, pass::PackedPass};
 use crate::layers::state::{Cached, EncoderState, LayerState, Panels};
 use crate::layers::visit::{PackedTogether, Visit};
 use crate::layers::{Attention, Linear, Pass, QueryKeyValue};
@@ -90,7 +90,7 @@ impl Attention {
         self.with_packed(PackedAttention::new(packing, self)?)
     }
 
-    pub(super) fn packed_cross(&self, packing: &Packing) -> Result<Self> {
+    pub(in crate::layers) fn packed_cross(&self, packing: &Packing) -> Result<Self> {
         self.with_packed(PackedAttention::cross(packing, self)?)
     }
 

@@ -11,10 +11,13 @@ use crate::config::{
 };
 use crate::layers::grouped_experts::GroupedExperts;
 use crate::layers::own::sparse_mixer::{self, SparseMixer};
-use crate::layers::packed::PackedMixture;
 use crate::layers::routing::{Routing, choose_experts};
 use crate::layers::{Dropout, FeedForward, Linear, ParameterSource, visit::parts};
 use crate::ops::{ExpertColumns, Groups, SoftmaxInput, Value, wide, with_team};
+
+pub(in crate::layers) mod packed;
+
+use packed::PackedMixture;
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores. The scores are
 /// the softmax or the sigmoid of `router(x)`. A shared expert is added if configured (Shazeer et al. 2017,
@@ -203,7 +206,12 @@ impl MixtureOfExperts {
     }
 
     /// Computes the output and adds it to `residual`.
-    pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
+    pub(in crate::layers) fn apply(
+        &self,
+        x: &Value,
+        residual: Option<&Value>,
+        train: bool,
+    ) -> Result<Value> {
         if let Some(packed) = &self.packed {
             return packed.apply(x, residual, train);
         }

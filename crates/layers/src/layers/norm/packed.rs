@@ -3,7 +3,8 @@
 use candle_blocks_kernels::{Isa, rows::RowNorm};
 use candle_core::Result;
 
-use super::{elements, linear::plain};
+use crate::layers::linear::packed::plain;
+use crate::layers::packed::elements;
 use crate::layers::{Norm, QueryKeyNorms};
 use crate::ops;
 
@@ -11,7 +12,7 @@ use crate::ops;
 ///
 /// # Errors
 /// If the norm is not on the CPU, or is f64.
-pub(super) fn row_norm(norm: &Norm) -> Result<RowNorm> {
+pub(in crate::layers) fn row_norm(norm: &Norm) -> Result<RowNorm> {
     let weight = elements(&plain(norm.weight())?)?;
     let bias = norm.bias().map(elements).transpose()?;
     let kernel = ops::norm_kernel(norm.config());
@@ -20,7 +21,7 @@ pub(super) fn row_norm(norm: &Norm) -> Result<RowNorm> {
 
 /// Norms for the heads of queries and keys: one for all spans in a row, or one each.
 #[derive(Clone)]
-pub(super) struct SpanNorms {
+pub(in crate::layers) struct SpanNorms {
     query: Vec<RowNorm>,
     key: Vec<RowNorm>,
 }

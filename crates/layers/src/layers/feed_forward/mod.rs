@@ -8,9 +8,12 @@ use crate::config::{
     Activation, FeedForwardConfig, FeedForwardForm, GateClamp, LinearConfig, LinearInit,
     NormConfig, getters,
 };
-use crate::layers::packed::PackedFeedForward;
 use crate::layers::{Dropout, DropoutSource, Linear, Norm, ParameterSource, Xielu, visit::parts};
 use crate::ops::Value;
+
+pub(in crate::layers) mod packed;
+
+use packed::PackedFeedForward;
 
 /// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`.
 /// A [`GateClamp`] may bound gate and up. With sparsity, most of the gate's outputs become 0 before the activation.
@@ -160,13 +163,13 @@ impl FeedForward {
     }
 
     /// Returns all parameters that have gradients.
-    pub(super) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+    pub(in crate::layers) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
         let of_xielu = self.xielu.iter().flat_map(Xielu::parameters);
         self.linears().flat_map(Linear::parameters).chain(of_xielu)
     }
 
     /// Returns true if the dropout in the layer or in an adapter is active.
-    pub(super) fn drops(&self, train: bool) -> bool {
+    pub(in crate::layers) fn drops(&self, train: bool) -> bool {
         let adapters = self.linears().filter_map(Linear::dropout);
         adapters
             .chain([&self.dropout])
@@ -174,7 +177,12 @@ impl FeedForward {
     }
 
     /// Computes the output and adds it to `residual`.
-    pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
+    pub(in crate::layers) fn apply(
+        &self,
+        x: &Value,
+        residual: Option<&Value>,
+        train: bool,
+    ) -> Result<Value> {
         if let Some(packed) = &self.packed {
             return packed.apply(x, residual, train);
         }

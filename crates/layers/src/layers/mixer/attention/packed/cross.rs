@@ -7,7 +7,7 @@ use candle_core::{Result, bail};
 use super::mix::{AttentionOutput, MixInput, Scored};
 use super::prepare::{ProjectedColumns, RotateBy};
 use super::{AttentionCall, PackedAttention};
-use crate::layers::packed::linear::PackedProduct;
+use crate::layers::linear::packed::PackedProduct;
 use crate::layers::packed::pass::{PackedEncoderOutput, PackedPass};
 use crate::layers::{KeySource, packed::with_elements, state::EncoderState};
 use crate::ops::{Reach, Visible};

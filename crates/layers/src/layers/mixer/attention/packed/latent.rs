@@ -20,8 +20,9 @@ use super::own::SequencePart;
 use super::prepare::HeadRotation;
 use super::{PROJECTED_ROWS, PackedAttention};
 use crate::config::LatentConfig;
-use crate::layers::packed::linear::{PackedProduct, whole_weight};
-use crate::layers::packed::{Packing, norm::row_norm};
+use crate::layers::linear::packed::{PackedProduct, whole_weight};
+use crate::layers::norm::packed::row_norm;
+use crate::layers::packed::Packing;
 use crate::layers::{Attention, LatentProjections};
 
 /// Packed projections through latents.

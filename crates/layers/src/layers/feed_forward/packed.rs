@@ -7,11 +7,11 @@ use candle_blocks_kernels::rows::{ActivationFunction, RowNorm, Source, elements 
 use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::Result;
 
-use super::linear::{PackedProduct, check_inputs, whole_weight};
-use super::norm::row_norm;
-use super::stored::pack_codes;
-use super::{Packing, check_evaluation, elements, with_elements, with_last};
 use crate::config::{Precision, getters};
+use crate::layers::linear::packed::{PackedProduct, check_inputs, whole_weight};
+use crate::layers::norm::packed::row_norm;
+use crate::layers::packed::stored::pack_codes;
+use crate::layers::packed::{Packing, check_evaluation, elements, packs, with_elements, with_last};
 use crate::layers::visit::{PackedTogether, Visit};
 use crate::layers::{FeedForward, Linear};
 use crate::memory::check_packing;
@@ -65,7 +65,7 @@ impl PackedTogether for PackedFeedForward {
 }
 
 impl FeedForward {
-    pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {
+    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
         let mut packed = self.clone();
         packed.packed = Some(Arc::new(PackedFeedForward::new(packing, self)?));
         packed.join_linears();
@@ -74,7 +74,7 @@ impl FeedForward {
 }
 
 impl PackedFeedForward {
-    pub(super) fn new(packing: &Packing, feed_forward: &FeedForward) -> Result<Self> {
+    pub(in crate::layers) fn new(packing: &Packing, feed_forward: &FeedForward) -> Result<Self> {
         let bias = |linear: &Linear| -> Result<Option<Arc<[f32]>>> {
             let bias = linear.bias().map(elements).transpose()?;
             Ok(bias.map(Arc::from))
@@ -138,7 +138,12 @@ impl PackedFeedForward {
     }
 
     /// Computes `y = residual + down(act(up(x)))`.
-    pub(super) fn apply_rows(&self, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
+    pub(in crate::layers) fn apply_rows(
+        &self,
+        x: &Source,
+        residual: Option<&[f32]>,
+        y: &mut [f32],
+    ) {
         if let Some(gate) = &self.gate {
             return self.apply_separate(gate, x, residual, y);
         }

@@ -4,8 +4,8 @@ use candle_blocks_kernels::{Cpu, rows::Source, threads};
 use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::{Result, Tensor};
 
+use crate::layers::linear::packed::PackedProduct;
 use crate::layers::packed::Packing;
-use crate::layers::packed::linear::PackedProduct;
 
 /// One projection for each head, from one width to another.
 #[derive(Clone)]
