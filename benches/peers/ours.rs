@@ -180,7 +180,10 @@ struct Step {
 
 impl Run for Step {
     fn prepare(&mut self) -> Result<()> {
-        Ok(self.cache.truncate(self.seen)?)
+        match self.cache.rewind(self.seen) == self.seen {
+            true => Ok(()),
+            false => bail!("the cache does not go back to {} positions", self.seen),
+        }
     }
 
     fn compute(&mut self) -> Result<Tensor> {

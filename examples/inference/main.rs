@@ -81,7 +81,7 @@ fn compare(args: &Args) -> Result<()> {
         checkpoint.config().blocks.len(),
         checkpoint.family(),
         first.d_model(),
-        first.attention.n_heads,
+        first.attention()?.n_heads,
         first.feed_forward.d_ff,
         first.feed_forward.activation,
     );

@@ -29,7 +29,7 @@ pub struct PlainBlock {
 impl PlainBlock {
     /// The equivalent of `block`, with the same weights; `None` for forms that are not supported here.
     pub fn of(block: &TransformerBlock) -> Option<Self> {
-        let attention: &Attention = block.attention().inner();
+        let attention: &Attention = block.mixer().inner().attention().ok()?;
         let feed_forward: &FeedForward = block.feed_forward().inner().dense()?;
         let config = attention.config();
         let QueryKeyValue::Separate { query, key, value } = attention.projections() else {
@@ -45,7 +45,7 @@ impl PlainBlock {
             return None;
         }
         let (attention_norm, feed_forward_norm, is_post_norm) =
-            match (block.attention().norm(), block.feed_forward().norm()) {
+            match (block.mixer().norm(), block.feed_forward().norm()) {
                 (SublayerNorm::Pre(a), SublayerNorm::Pre(f)) => (a, f, false),
                 (SublayerNorm::Post(a), SublayerNorm::Post(f)) => (a, f, true),
                 _ => return None,

@@ -332,8 +332,8 @@ impl<'c> Loader<'c> {
     /// ```no_run
     /// use candle_blocks::{Checkpoint, Stack, candle_core::{DType, Device}};
     /// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
-    /// let mut config = checkpoint.config().clone();
-    /// config.blocks.iter_mut().for_each(|block| block.attention.dropout = 0.1);
+    /// let config = checkpoint.config().clone();
+    /// let config = config.with_each_attention(|_, attention| attention.dropout = 0.1);
     /// let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
     /// let stack = loader.build(|vb| Stack::new(&config, vb))?;
     /// # Ok::<(), candle_blocks::Error>(())

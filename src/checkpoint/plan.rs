@@ -289,13 +289,13 @@ pub(super) fn candidates(
         ModelPlace::Block(index) => config.blocks.get(index),
         ModelPlace::Stack | ModelPlace::Ends => None,
     };
-    let of_block = block.map(|block| {
+    let of_block = block.and_then(|block| {
         match (
             &block.cross_attention,
             module.starts_with("cross_attention."),
         ) {
-            (Some(cross), true) => cross,
-            _ => &block.attention,
+            (Some(cross), true) => Some(cross),
+            _ => block.attention().ok(),
         }
     });
     let attention = of_block.or(request.attention);

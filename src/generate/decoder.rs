@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Error, Result, Tensor, bail};
 
-use crate::config::{EmbeddingsConfig, ModelConfig, Position, RotaryScaling};
+use crate::config::{BlockConfig, EmbeddingsConfig, ModelConfig, Position, RotaryScaling};
 use crate::model::{Encoded, Model, ModelCache, ModelInput};
 
 /// A model and its cache, for generation.
@@ -172,12 +172,11 @@ impl Decoder for CausalDecoder {
         let shared = shared.min(sequence.len().saturating_sub(1));
         let longest = self.tokens.len().max(sequence.len());
         let is_valid = rotation_changes_after(self.model.config()).is_none_or(|n| longest <= n);
-        if shared > 0 && is_valid && self.cache.truncate(shared).is_ok() {
-            self.tokens.truncate(shared);
-            return Ok(shared);
+        match self.cache.rewind(if is_valid { shared } else { 0 }) {
+            0 => self.forget(),
+            reached => self.tokens.truncate(reached),
         }
-        self.forget();
-        Ok(0)
+        Ok(self.tokens.len())
     }
 
     fn forget(&mut self) {
@@ -242,7 +241,8 @@ fn rotation_changes_after(config: &ModelConfig) -> Option<usize> {
 
 fn scalings(config: &ModelConfig) -> impl Iterator<Item = &RotaryScaling> {
     let blocks = config.stack.blocks.iter();
-    blocks.filter_map(|block| match &block.attention.position {
+    let attentions = blocks.flat_map(BlockConfig::attention);
+    attentions.filter_map(|attention| match &attention.position {
         Position::Rotary(rotary) => Some(&rotary.scaling),
         _ => None,
     })

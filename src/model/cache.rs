@@ -1,6 +1,6 @@
 //! A model's key/value cache.
 
-use candle_core::{Result, bail};
+use candle_core::Result;
 
 use crate::layers::KvCache;
 
@@ -35,21 +35,16 @@ impl ModelCache {
         Ok(())
     }
 
-    /// Removes all but the first `seen` positions, for example those that two prompts share.
-    ///
-    /// # Errors
-    /// If a sliding window has dropped positions that would be needed again, or the model did not count a token as a
-    /// position. The cache is then unchanged.
-    pub fn truncate(&mut self, seen: usize) -> Result<()> {
-        if self.counted.iter().any(|&n| n as usize != self.seen()) {
-            bail!(
-                "the cache cannot go back to {seen} positions: some tokens, such as padding, were not counted"
-            );
+    /// Goes back to the first `to` positions, for example those that two prompts share, or to fewer, like
+    /// [`KvCache::rewind`]. Returns the number of positions that remain: 0 if the model did not count a token, such
+    /// as padding, as a position.
+    pub fn rewind(&mut self, to: usize) -> usize {
+        let counts_all = self.counted.iter().all(|&n| n as usize == self.seen());
+        let reached = self.keys_and_values.rewind(if counts_all { to } else { 0 });
+        for counted in &mut self.counted {
+            *counted = (*counted).min(reached as u32);
         }
-        self.keys_and_values.truncate(seen)?;
-        let counted = self.counted.iter().map(|&n| n.min(seen as u32));
-        self.counted = counted.collect();
-        Ok(())
+        reached
     }
 
     /// Prepares an empty cache for [`Self::take_sequences`].

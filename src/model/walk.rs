@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use super::{ModelCache, ModelInput, ModelOutput};
 use crate::Error;
-use crate::config::{BlockConfig, HeadTask, ModelConfig, Position, RotaryAxes, RotaryConfig};
+use crate::config::{BlockConfig, HeadTask, ModelConfig, Position};
 use crate::error::getters;
 use crate::layers::{
     BlockStages, BlocksOutput, DropoutSource, Embeddings, ForwardContext, Linear, Readout, Stack,
@@ -151,9 +151,9 @@ impl Model {
         let marks = attended.to_vec2::<u8>()?;
         let (batch, seq) = attended.dims2()?;
         let blocks = &self.config.stack.blocks;
-        let is_disentangled =
-            |block: &BlockConfig| matches!(block.attention.position, Position::Disentangled(_));
-        let hidden = match blocks.iter().any(is_disentangled) {
+        let mut attentions = blocks.iter().flat_map(BlockConfig::attention);
+        let is_disentangled = attentions.any(|of| matches!(of.position, Position::Disentangled(_)));
+        let hidden = match is_disentangled {
             true => LEAST,
             false => f32::NEG_INFINITY,
         };
@@ -227,13 +227,8 @@ impl Model {
             Embeddings::Tokens(embeddings) => embeddings.config().positions.is_some(),
             _ => false,
         };
-        let turns = |block: &BlockConfig| match &block.attention.position {
-            Position::Rotary(RotaryConfig { axes, .. }) => {
-                !matches!(axes, Some(RotaryAxes::Patches(_)))
-            }
-            _ => false,
-        };
-        has_table || self.config.stack.blocks.iter().any(turns)
+        let mut blocks = self.config.stack.blocks.iter();
+        has_table || blocks.any(|block| block.facts().reads_positions)
     }
 
     /// Returns the input without the mask and positions of `input_ids`, if the model reads images or audio instead.

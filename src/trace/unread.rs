@@ -2,7 +2,7 @@
 
 use super::TraceInput;
 use crate::checkpoint::Checkpoint;
-use crate::config::{EmbeddingsConfig, ModelConfig, Position, StackConfig, TwoStackKind};
+use crate::config::{EmbeddingsConfig, ModelConfig, StackConfig, TwoStackKind};
 use crate::error::Result;
 
 impl TraceInput {
@@ -47,7 +47,7 @@ impl TraceInput {
 /// The inputs that blocks read beside their hidden states.
 fn of_blocks(stack: &StackConfig) -> Vec<&'static str> {
     let mut reads = Vec::new();
-    if turns(stack) {
+    if reads_positions(stack) {
         reads.push("position_ids");
     }
     if attends_to_encoder(stack) {
@@ -85,7 +85,7 @@ fn of_embeddings(model: &ModelConfig) -> Vec<&'static str> {
     match &model.embeddings {
         EmbeddingsConfig::Tokens(tokens) => {
             let mut reads = vec!["input_ids", "token_type_ids"]; // types without a table are an error
-            if tokens.positions.is_some() || turns(&model.stack) {
+            if tokens.positions.is_some() || reads_positions(&model.stack) {
                 reads.push("position_ids");
             }
             reads
@@ -95,12 +95,9 @@ fn of_embeddings(model: &ModelConfig) -> Vec<&'static str> {
     }
 }
 
-fn turns(stack: &StackConfig) -> bool {
-    let is_turned = |position: &Position| matches!(position, Position::Rotary(_));
-    stack
-        .blocks
-        .iter()
-        .any(|block| is_turned(&block.attention.position))
+fn reads_positions(stack: &StackConfig) -> bool {
+    let mut blocks = stack.blocks.iter();
+    blocks.any(|block| block.facts().reads_positions)
 }
 
 fn attends_to_encoder(stack: &StackConfig) -> bool {

@@ -14,8 +14,8 @@ fn decoders() -> Vec<(String, Stack, usize)> {
     for committed in all() {
         let checkpoint = committed.open();
         let first = &checkpoint.config().blocks[0];
-        let is_causal = first.attention.visibility == Visibility::Causal;
-        if is_causal && !depends_on_length(&first.attention.position) {
+        let is_causal = first.attention().unwrap().visibility == Visibility::Causal;
+        if is_causal && !depends_on_length(&first.attention().unwrap().position) {
             let stack = checkpoint
                 .load(Weights::Dense(DType::F64, &device()))
                 .stack()

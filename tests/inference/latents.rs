@@ -29,7 +29,7 @@ fn plain() -> ForwardContext {
 #[test]
 fn a_position_takes_the_latent_and_the_shared_key_of_each_layer() {
     let mut config = kinds::latent();
-    config.blocks[1].attention.window = None;
+    config.blocks[1].attention_mut().unwrap().window = None;
     let n_layers = config.blocks.len();
     let dtypes = [DType::F32, DType::F64, DType::BF16];
     for dtype in computable(dtypes, "a cache of latents in f64") {
@@ -64,7 +64,7 @@ fn a_position_takes_the_latent_and_the_shared_key_of_each_layer() {
 #[test]
 fn other_attentions_keep_keys_and_values_of_every_head() {
     let mut config = small::decoder();
-    config.blocks[1].attention.window = None;
+    config.blocks[1].attention_mut().unwrap().window = None;
     let layers = small_on_device::stack(&config);
     let packed = stack(&config).pack(Precision::F32).unwrap();
     let (mut cache, mut of_packed) = (layers.new_cache(), packed.new_cache());
@@ -138,7 +138,7 @@ fn latents_are_taken_back_to_any_position() {
     for seed in 3..9 {
         step(&mut cache, seed);
     }
-    cache.truncate(2).unwrap();
+    assert_eq!(cache.rewind(2), 2);
     assert_eq!(step(&mut cache, 2), expected);
 }
 
@@ -149,7 +149,7 @@ fn a_cache_of_latents_is_refused_by_an_attention_of_heads() {
     let latents = stack(&kinds::latent()).pack(Precision::F32).unwrap();
     let mut config = kinds::latent();
     for block in &mut config.blocks {
-        let attention = &mut block.attention;
+        let attention = block.attention_mut().unwrap();
         (attention.latent, attention.position) = (None, Position::None);
         (attention.n_kv_heads, attention.head_dim) = (1, KEPT);
         attention.window = None;

@@ -35,7 +35,13 @@ fn input(batch: usize, seq: usize, width: usize) -> Tensor {
 }
 
 fn width(stack: &Stack) -> usize {
-    stack.blocks()[0].attention().inner().config().d_model
+    stack.blocks()[0]
+        .mixer()
+        .inner()
+        .attention()
+        .unwrap()
+        .config()
+        .d_model
 }
 
 /// An encoder's output for stacks with cross-attention.
@@ -341,7 +347,7 @@ fn depends_on_length(checkpoint: &Checkpoint) -> bool {
         .config()
         .blocks
         .iter()
-        .any(|block| match &block.attention.position {
+        .any(|block| match &block.attention().unwrap().position {
             Position::Alibi(alibi) => !alibi.both_sides,
             Position::Rotary(rotary) => {
                 let by_length = matches!(
@@ -359,7 +365,7 @@ fn a_decoder_fed_in_chunks_gives_the_bits_of_the_full_forward() {
     cpu_only("packed weights");
     let mut decoders = 0;
     for (label, checkpoint, packed) in packed_stacks() {
-        let first = &checkpoint.config().blocks[0].attention;
+        let first = checkpoint.config().blocks[0].attention().unwrap();
         if first.visibility != Visibility::Causal || depends_on_length(&checkpoint) {
             continue;
         }

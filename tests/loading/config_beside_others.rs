@@ -105,7 +105,7 @@ fn the_layers_that_gpt_neo_lists_count_and_not_their_types() {
         assert!(checkpoint.report().unread_keys.is_empty());
         let blocks = checkpoint.config().blocks.iter();
         blocks
-            .map(|block| block.attention.window)
+            .map(|block| block.attention().unwrap().window)
             .collect::<Vec<_>>()
     };
     let layers = json!(["local", "global", "global"]);

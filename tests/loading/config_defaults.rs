@@ -48,7 +48,11 @@ fn a_tower_without_sizes_has_those_of_its_class() {
         let block = &stack.blocks[0];
         assert_eq!(block.d_model(), d_model, "{family} {part}");
         assert_eq!(block.feed_forward.d_ff, d_ff, "{family} {part}");
-        assert_eq!(block.attention.n_heads, n_heads, "{family} {part}");
+        assert_eq!(
+            block.attention().unwrap().n_heads,
+            n_heads,
+            "{family} {part}"
+        );
         assert_eq!(stack.blocks.len(), 12, "{family} {part}");
     }
 }
@@ -130,7 +134,7 @@ fn absent_heads_are_those_of_each_class() {
             "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 4});
         fs::write(&path, json.to_string()).unwrap();
         let stack = Architecture::open(&path).unwrap_or_else(|e| panic!("{family}: {e}"));
-        let attention = &stack.config.blocks[0].attention;
+        let attention = stack.config.blocks[0].attention().unwrap();
         assert_eq!(attention.n_kv_heads, n_kv_heads, "{family}");
         assert_eq!(attention.head_dim, head_dim, "{family}");
     }
@@ -167,7 +171,7 @@ fn absent_latents_are_those_of_each_class() {
     ] {
         let mut keys = json!({"model_type": family, "hidden_size": 48, "num_attention_heads": 2, "intermediate_size": 6,
             "num_hidden_layers": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 4, "n_routed_experts": 16});
-        let of = |keys: &Value| stack(keys.clone()).blocks.remove(0).attention;
+        let of = |keys: &Value| stack(keys.clone()).blocks[0].attention().unwrap().clone();
         let attention = of(&keys);
         let latent = attention.latent.unwrap();
         assert_eq!(latent.query_rank, Some(query_rank), "{family}");
@@ -207,7 +211,7 @@ fn absent_latents_are_those_of_each_class() {
 }
 
 fn scales(stack: &StackConfig) -> Vec<f64> {
-    let scale = |block: &BlockConfig| block.attention.scale;
+    let scale = |block: &BlockConfig| block.attention().unwrap().scale;
     stack.blocks.iter().map(scale).collect()
 }
 
@@ -236,7 +240,7 @@ fn absent_settings_of_an_encoder_are_those_of_its_class() {
         let residual = block.residual;
         let found = [residual.attention_dropout, residual.feed_forward_dropout];
         assert_eq!(found, dropouts, "{family}");
-        let found = match block.attention.position {
+        let found = match &block.attention().unwrap().position {
             Position::Rotary(rotary) => Some(rotary.theta),
             _ => None,
         };
@@ -268,7 +272,10 @@ fn absent_settings_of_an_encoder_decoder_are_those_of_its_class() {
             let options = CheckpointOptions::default().part(part);
             let stack = options.architecture(&path).unwrap().config;
             let block = &stack.blocks[0];
-            let found = (block.residual.feed_forward_dropout, block.attention.dropout);
+            let found = (
+                block.residual.feed_forward_dropout,
+                block.attention().unwrap().dropout,
+            );
             assert_eq!(found, (dropout, attention_dropout), "{family} {part}");
             assert_eq!(stack.layer_drop, layer_drop, "{family} {part}");
         }
@@ -333,7 +340,7 @@ fn gpt_osss_rotation_is_stretched_unless_the_file_says_otherwise() {
         keys.as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
-        let attention = stack(keys).blocks.remove(0).attention;
+        let attention = stack(keys).blocks[0].attention().unwrap().clone();
         let Position::Rotary(rotary) = attention.position else {
             panic!("{:?}", attention.position)
         };
@@ -363,7 +370,10 @@ fn qwens_windows_begin_at_layer_28_unless_the_file_says_otherwise() {
         "use_sliding_window": true, "sliding_window": 5}),
     );
     let window = |attention: &AttentionConfig| attention.window;
-    let windows = stack.blocks.iter().map(|block| window(&block.attention));
+    let windows = stack
+        .blocks
+        .iter()
+        .map(|block| window(block.attention().unwrap()));
     let expected = (0..30).map(|i| (i >= 28).then_some(5));
     assert_eq!(windows.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
 }
@@ -372,7 +382,7 @@ fn qwens_windows_begin_at_layer_28_unless_the_file_says_otherwise() {
 fn gptj_turns_64_dimensions_unless_the_file_says_otherwise() {
     for family in ["gptj", "codegen"] {
         let keys = json!({"model_type": family, "n_embd": 512, "n_head": 4, "n_layer": 1});
-        match &stack(keys).blocks[0].attention.position {
+        match &stack(keys).blocks[0].attention().unwrap().position {
             Position::Rotary(rotary) => assert_eq!(rotary.dim, 64, "{family}"),
             other => panic!("{family}: {other:?}"),
         }
@@ -406,8 +416,8 @@ fn yarns_attention_factor_goes_by_both_mscales_or_by_none() {
             "rope_scaling": {"rope_type": "yarn", "factor": 40.0, "mscale": mscale,
                 "mscale_all_dim": mscale_all_dim, "original_max_position_embeddings": 4096}}),
         );
-        let Position::Rotary(rotary) = &stack.blocks[0].attention.position else {
-            panic!("{:?}", stack.blocks[0].attention.position);
+        let Position::Rotary(rotary) = &stack.blocks[0].attention().unwrap().position else {
+            panic!("{:?}", stack.blocks[0].attention().unwrap().position);
         };
         match rotary.scaling {
             RotaryScaling::Yarn {
@@ -444,5 +454,5 @@ fn a_llava_without_sizes_has_those_of_llama() {
     let block = &stack.blocks[0];
     assert_eq!(stack.blocks.len(), 32);
     assert_eq!([block.d_model(), block.feed_forward.d_ff], [4096, 11008]);
-    assert_eq!(block.attention.n_kv_heads, 32);
+    assert_eq!(block.attention().unwrap().n_kv_heads, 32);
 }

@@ -64,7 +64,9 @@ fn config(name: &str, keys: &[(&str, Value)]) -> StackConfig {
 
 fn windows(stack: &StackConfig) -> Vec<Option<usize>> {
     let blocks = stack.blocks.iter();
-    blocks.map(|block| block.attention.window).collect()
+    blocks
+        .map(|block| block.attention().unwrap().window)
+        .collect()
 }
 
 #[test]
@@ -77,10 +79,10 @@ fn absent_keys_have_the_defaults_of_transformers() {
         config(name, &keys)
     };
     let mistral = absent("mistral", &["sliding_window"]);
-    assert_eq!(mistral.blocks[0].attention.window, Some(4096));
+    assert_eq!(mistral.blocks[0].attention().unwrap().window, Some(4096));
     let gemma2 = absent("gemma2", &["sliding_window", "attn_logit_softcapping"]);
-    assert_eq!(gemma2.blocks[0].attention.window, Some(4096));
-    assert_eq!(gemma2.blocks[0].attention.soft_cap, Some(50.0));
+    assert_eq!(gemma2.blocks[0].attention().unwrap().window, Some(4096));
+    assert_eq!(gemma2.blocks[0].attention().unwrap().soft_cap, Some(50.0));
     for (name, eps) in [
         ("phi3", 1e-5),
         ("mixtral", 1e-5),
@@ -123,7 +125,13 @@ fn null_switches_a_sliding_window_off() {
     let opened = open("mistral", |config| {
         config.insert("sliding_window".to_string(), Value::Null);
     });
-    assert_eq!(opened.unwrap().config().blocks[0].attention.window, None);
+    assert_eq!(
+        opened.unwrap().config().blocks[0]
+            .attention()
+            .unwrap()
+            .window,
+        None
+    );
 }
 
 #[test]
@@ -150,7 +158,7 @@ fn qwens_windows_are_in_the_layers_that_each_model_means() {
 }
 
 fn rotary(stack: &StackConfig) -> &RotaryConfig {
-    match &stack.blocks[0].attention.position {
+    match &stack.blocks[0].attention().unwrap().position {
         Position::Rotary(rotary) => rotary,
         other => panic!("{other:?}"),
     }
@@ -219,7 +227,10 @@ fn keys_that_transformers_does_not_apply_change_nothing() {
         assert_eq!(with, without, "{name}: {key}");
     }
     let phi3 = config("phi3", &[("partial_rotary_factor", json!(0.5))]);
-    assert_eq!(rotary(&phi3).dim, phi3.blocks[0].attention.head_dim / 2);
+    assert_eq!(
+        rotary(&phi3).dim,
+        phi3.blocks[0].attention().unwrap().head_dim / 2
+    );
 }
 
 /// `NTKScalingRotaryEmbedding` in GTE's own code: a base times the factor, and frequencies divided by its root.
@@ -315,7 +326,10 @@ fn a_bidirectional_gemma_sees_half_its_window_on_each_side() {
     let stack = config("gemma3_text", &keys);
     assert_eq!(windows(&stack), [Some(256), Some(256), None]);
     let sees_all = |visibility| visibility == Visibility::Bidirectional;
-    let visibilities = stack.blocks.iter().map(|block| block.attention.visibility);
+    let visibilities = stack
+        .blocks
+        .iter()
+        .map(|block| block.attention().unwrap().visibility);
     assert!(visibilities.into_iter().all(sees_all));
 }
 
@@ -335,7 +349,7 @@ fn the_value_0_means_no_experts_and_no_clipping() {
     }
     let clip = json!({"clip_qkv": 0.0}); // MPT-30B
     let stack = config("mpt", &[("attn_config", clip)]);
-    assert_eq!(stack.blocks[0].attention.clip, None);
+    assert_eq!(stack.blocks[0].attention().unwrap().clip, None);
 }
 
 #[test]
@@ -454,7 +468,7 @@ fn olmo_3_reads_an_older_base_for_global_layers_only() {
         ),
     ];
     let stack = config("olmo3", &keys);
-    let found = stack.blocks.iter().map(|block| &block.attention);
+    let found = stack.blocks.iter().map(|block| block.attention().unwrap());
     let found = found.map(|attention| match &attention.position {
         Position::Rotary(rotary) => (attention.window, rotary.theta, rotary.scaling.clone()),
         other => panic!("{other:?}"),
@@ -486,7 +500,10 @@ fn layers_turn_and_slide_where_each_class_says() {
         let stack = described.config;
         assert_eq!(windows(&stack), expected, "{name}");
         let is_none = |position: &Position| *position == Position::None;
-        let found = stack.blocks.iter().map(|b| !is_none(&b.attention.position));
+        let found = stack
+            .blocks
+            .iter()
+            .map(|b| !is_none(&b.attention().unwrap().position));
         assert_eq!(found.collect::<Vec<_>>(), turns, "{name}");
     }
 }
@@ -594,6 +611,10 @@ fn the_text_side_of_mistral3_may_be_a_ministral3() {
         config["text_config"]["model_type"] = json!("ministral3");
         config["text_config"]["rope_parameters"] = parameters;
     });
-    let temperature = described.config.blocks[0].attention.temperature.unwrap();
+    let temperature = described.config.blocks[0]
+        .attention()
+        .unwrap()
+        .temperature
+        .unwrap();
     assert_eq!((temperature.beta, temperature.interval), (0.2, 6));
 }

@@ -28,7 +28,7 @@ fn version_3(changes: Value) -> Result<Architecture> {
 fn version_3_is_read_as_published() {
     let architecture = version_3(json!({})).unwrap();
     let (stack, mut expected) = (&architecture.config, DisentangledConfig::new(256));
-    let attention = &stack.blocks[0].attention;
+    let attention = stack.blocks[0].attention().unwrap();
     expected.max_distance = Some(512);
     expected.dropout = 0.1;
     assert_eq!(expected.projections, PositionProjections::Shared);
@@ -42,7 +42,10 @@ fn version_3_is_read_as_published() {
 fn other_files_of_the_family_are_read_as_transformers_reads_them() {
     let attention = |changes| {
         let stack = version_3(changes).unwrap().config;
-        (stack.blocks[0].attention.clone(), stack.relative_embeddings)
+        (
+            stack.blocks[0].attention().unwrap().clone(),
+            stack.relative_embeddings,
+        )
     };
     let position = |changes| match attention(changes).0.position {
         Position::Disentangled(of) => of,

@@ -29,7 +29,7 @@ fn each_fifth_layer_is_global_the_first_ten_are_cut_and_the_last_share_keys() {
     for width in [json!(48), json!(vec![48; 12])] {
         let stack = text(json!({"intermediate_size": width})).unwrap().config;
         for (i, block) in stack.blocks.iter().enumerate() {
-            let (attention, is_global) = (&block.attention, i == 4 || i == 9);
+            let (attention, is_global) = (block.attention().unwrap(), i == 4 || i == 9);
             assert_eq!(attention.window, (!is_global).then_some(7), "{i}");
             let keys_of = if is_global { 4 } else { 6 };
             assert_eq!(attention.shared_keys, (i >= 7).then_some(keys_of), "{i}");

@@ -20,7 +20,7 @@ fn text(changes: Value) -> Result<Architecture> {
 fn each_sixth_layer_is_global_and_the_last_share_keys_with_their_kind() {
     let stack = text(json!({})).unwrap().config;
     for (i, block) in stack.blocks.iter().enumerate() {
-        let (attention, is_global) = (&block.attention, i == 5 || i == 11);
+        let (attention, is_global) = (block.attention().unwrap(), i == 5 || i == 11);
         assert_eq!(attention.window, (!is_global).then_some(7), "{i}");
         assert_eq!(attention.head_dim, if is_global { 16 } else { 8 }, "{i}");
         let keys_of = if is_global { 5 } else { 4 };
@@ -48,7 +48,10 @@ fn layer_indices_may_have_leading_zeros() {
     let keys = json!({"per_layer_config": each, "num_kv_shared_layers": 0});
     let stack = text(keys).unwrap().config;
     for (i, block) in stack.blocks.iter().enumerate() {
-        let of = (block.attention.head_dim, block.attention.n_kv_heads);
+        let of = (
+            block.attention().unwrap().head_dim,
+            block.attention().unwrap().n_kv_heads,
+        );
         let expected = match i {
             3 => (12, 2),
             11 => (20, 1),
@@ -63,7 +66,7 @@ fn values_are_keys_where_attention_is_global() {
     let keys = json!({"attention_k_eq_v": true, "num_global_key_value_heads": 1, "num_kv_shared_layers": 0});
     let stack = text(keys).unwrap().config;
     for (i, block) in stack.blocks.iter().enumerate() {
-        let (attention, is_global) = (&block.attention, i == 5 || i == 11);
+        let (attention, is_global) = (block.attention().unwrap(), i == 5 || i == 11);
         assert_eq!(attention.values_are_keys, is_global, "{i}");
         assert_eq!(attention.n_kv_heads, if is_global { 1 } else { 2 }, "{i}");
     }

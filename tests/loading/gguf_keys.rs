@@ -34,7 +34,7 @@ fn of_bytes(bytes: Vec<u8>) -> Result<Checkpoint> {
 #[track_caller]
 fn scaling(name: &str, keys: &[(&str, Vec<u8>)]) -> RotaryScaling {
     let checkpoint = opened(name, keys).unwrap();
-    match &checkpoint.config().blocks[0].attention.position {
+    match &checkpoint.config().blocks[0].attention().unwrap().position {
         Position::Rotary(rotary) => rotary.scaling.clone(),
         other => panic!("{other:?}"),
     }
@@ -302,7 +302,7 @@ fn a_pattern_of_windows_counts_every_number_but_zero() {
         let keys = [("gemma2.attention.sliding_window_pattern", value)];
         let checkpoint = opened("gemma2", &keys).unwrap();
         let config = checkpoint.config();
-        let has = |layer: &usize| config.blocks[*layer].attention.window.is_some();
+        let has = |layer: &usize| config.blocks[*layer].attention().unwrap().window.is_some();
         config.layers.iter().map(has).collect::<Vec<_>>()
     };
     assert_eq!(windows(wholes(&[4, 4])), [true, true]);
@@ -337,7 +337,7 @@ fn layers(
     file.write(&path);
     let checkpoint = Checkpoint::open(path).unwrap();
     let blocks = checkpoint.config().blocks.iter().map(|block| {
-        let attention = &block.attention;
+        let attention = block.attention().unwrap();
         (attention.window, attention.position != Position::None)
     });
     blocks.unzip()
@@ -434,7 +434,7 @@ fn bidirectional_attention_sees_both_sides() {
     assert!(
         blocks
             .iter()
-            .all(|block| block.attention.visibility == Visibility::Bidirectional)
+            .all(|block| block.attention().unwrap().visibility == Visibility::Bidirectional)
     );
 }
 

@@ -234,7 +234,7 @@ fn apertus_without_factors_turns_by_its_base_alone() {
     let path = folder.path().join("model.gguf");
     fs::write(&path, &file).unwrap();
     let checkpoint = CheckpointOptions::default().open(&path).unwrap();
-    match &checkpoint.config().blocks[0].attention.position {
+    match &checkpoint.config().blocks[0].attention().unwrap().position {
         Position::Rotary(rotary) => assert_eq!(rotary.scaling, RotaryScaling::None),
         other => panic!("{other:?}"),
     }

@@ -23,7 +23,8 @@ fn rotary(model_type: &str, own: Value) -> Result<RotaryConfig> {
     let path = folder.path().join("config.json");
     fs::write(&path, keys.to_string()).unwrap();
     match Architecture::open(path)?.config.blocks[0]
-        .attention
+        .attention()
+        .unwrap()
         .position
         .clone()
     {

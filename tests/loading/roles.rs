@@ -59,7 +59,7 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
     let block = &config.blocks[index.unwrap_or(0)];
     let attention: &AttentionConfig = match role.contains(".cross_attention.") {
         true => block.cross_attention.as_ref().unwrap(),
-        false => &block.attention,
+        false => block.attention().unwrap(),
     };
     let latent = || attention.latent.unwrap();
     let experts = || block.feed_forward.experts.unwrap();

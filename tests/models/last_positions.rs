@@ -30,7 +30,7 @@ fn decoder(whole: &Whole, precision: Precision) -> Option<Model> {
     let decodes = |model: &Model| {
         let mut blocks = model.config().stack.blocks.iter();
         model.task() == Some(HeadTask::CausalLm)
-            && blocks.all(|block| block.attention.visibility == Visibility::Causal)
+            && blocks.all(|block| block.attention().unwrap().visibility == Visibility::Causal)
     };
     let model = match checkpoint.load(Weights::Packed(precision)).seq2seq() {
         Ok(both) => both.decoder().clone(),
@@ -47,7 +47,7 @@ fn input(ids: &Tensor, mask: Option<&Tensor>, model: &Model) -> ModelInput {
 
 fn has_alibi(model: &Model) -> bool {
     let mut blocks = model.config().stack.blocks.iter();
-    blocks.any(|block| matches!(block.attention.position, Position::Alibi(_)))
+    blocks.any(|block| matches!(block.attention().unwrap().position, Position::Alibi(_)))
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn tokens(rows: &[Vec<u32>]) -> Tensor {
 /// Some rotations scale with the longest position.
 fn depends_on_length(model: &Model) -> bool {
     let mut blocks = model.config().stack.blocks.iter();
-    blocks.any(|block| match &block.attention.position {
+    blocks.any(|block| match &block.attention().unwrap().position {
         Position::Rotary(rotary) => matches!(
             rotary.scaling,
             RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
@@ -77,8 +77,9 @@ fn padding_in_front_of_a_text_changes_nothing_of_it_where_positions_leave_it_out
 /// temperature follow.)
 fn is_blind_to_the_left(model: &Model) -> bool {
     let counts = |block: &BlockConfig| {
-        let norm = block.attention.query_key_norm;
-        norm.is_some_and(|norm| norm.after_rotation) || block.attention.temperature.is_some()
+        let norm = block.attention().unwrap().query_key_norm;
+        norm.is_some_and(|norm| norm.after_rotation)
+            || block.attention().unwrap().temperature.is_some()
     };
     if model.config().stack.blocks.iter().any(counts) {
         return false;

@@ -31,7 +31,7 @@ fn a_rank_reads_its_part_of_the_file_alone() {
         let size = |name: &&str| checkpoint.files().info(name).unwrap().n_bytes;
         let whole: usize = names.iter().map(size).sum();
         for size in [2, 3, 4] {
-            let n_heads = checkpoint.config().blocks[0].attention.n_heads;
+            let n_heads = checkpoint.config().blocks[0].attention().unwrap().n_heads;
             if n_heads < size {
                 continue;
             }

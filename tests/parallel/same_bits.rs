@@ -44,7 +44,7 @@ fn one_rank_has_the_bits_of_no_ranks() {
 fn a_rank_has_the_bits_of_its_heads_in_one_process() {
     let (checkpoint, x) = open("tiny-gpt2");
     let of_query = |stack: &Stack| {
-        let attention = stack.blocks()[0].attention().inner();
+        let attention = stack.blocks()[0].mixer().inner().attention().unwrap();
         let QueryKeyValue::Separate { query, .. } = attention.projections() else {
             panic!("expected separate projections")
         };

@@ -41,11 +41,17 @@ fn refused(change: impl FnOnce(&mut BlockConfig), words: &[&str]) {
 fn factors_that_give_nan_are_refused() {
     block().validate().unwrap();
     for bad in [f64::NAN, f64::INFINITY] {
-        refused(|b| b.attention.scale = bad, &["the factor on the scores"]);
+        refused(
+            |b| b.attention_mut().unwrap().scale = bad,
+            &["the factor on the scores"],
+        );
         refused(|b| b.residual.multiplier = bad, &["residual multiplier"]);
     }
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        refused(|b| b.attention.soft_cap = Some(bad), &["the soft cap"]);
+        refused(
+            |b| b.attention_mut().unwrap().soft_cap = Some(bad),
+            &["the soft cap"],
+        );
     }
     let temperature = |beta, interval| {
         Some(PositionTemperature::new(
@@ -57,30 +63,42 @@ fn factors_that_give_nan_are_refused() {
     };
     for bad in [temperature(f64::NAN, 4), temperature(0.1, 0)] {
         refused(
-            |b| b.attention.temperature = bad,
+            |b| b.attention_mut().unwrap().temperature = bad,
             &["temperature by position"],
         );
     }
     let odd = |block: &mut BlockConfig| {
-        block.attention.head_dim = 3;
-        block.attention.temperature = temperature(0.1, 4);
+        block.attention_mut().unwrap().head_dim = 3;
+        block.attention_mut().unwrap().temperature = temperature(0.1, 4);
     };
     refused(odd, &["temperature by position", "even width, found 3"]);
     let alibi =
         |slopes, scale| Position::Alibi(AlibiConfig::new(slopes, scale, AlibiRounding::None));
     let bad = alibi(AlibiSlopes::Appended, f64::NAN);
-    refused(|b| b.attention.position = bad, &["ALiBi bias"]);
+    refused(
+        |b| b.attention_mut().unwrap().position = bad,
+        &["ALiBi bias"],
+    );
     let bad = alibi(
         AlibiSlopes::Interleaved {
             max: f64::NEG_INFINITY,
         },
         1.0,
     );
-    refused(|b| b.attention.position = bad, &["ALiBi slope"]);
+    refused(
+        |b| b.attention_mut().unwrap().position = bad,
+        &["ALiBi slope"],
+    );
     let norm = QueryKeyNorm::new(NormConfig::layer_norm(16, -1.0), QueryKeyNormSpan::Head);
-    refused(|b| b.attention.query_key_norm = Some(norm), &["eps is -1"]);
+    refused(
+        |b| b.attention_mut().unwrap().query_key_norm = Some(norm),
+        &["eps is -1"],
+    );
     let norm = Some(NormConfig::rms_norm(16, f64::NAN));
-    refused(|b| b.attention.sub_norm = norm, &["eps is NaN"]);
+    refused(
+        |b| b.attention_mut().unwrap().sub_norm = norm,
+        &["eps is NaN"],
+    );
     refused(|b| b.feed_forward.sub_norm = norm, &["eps is NaN"]);
     refused(|b| b.output_norm_eps = Some(-1.0), &["eps is -1"]);
 }
@@ -111,7 +129,7 @@ fn cross_attention_in_a_parallel_block_is_refused() {
     refused(
         |b| {
             b.topology = Topology::Parallel(ParallelNorm::Shared);
-            b.cross_attention = Some(b.attention.clone());
+            b.cross_attention = Some(b.attention().unwrap().clone());
         },
         &["parallel", "cross-attention", "Topology::Sequential"],
     );
@@ -122,9 +140,9 @@ fn key_value_heads_that_do_not_divide_the_query_heads_are_refused() {
     refused(
         |b| {
             (
-                b.attention.n_heads,
-                b.attention.n_kv_heads,
-                b.attention.head_dim,
+                b.attention_mut().unwrap().n_heads,
+                b.attention_mut().unwrap().n_kv_heads,
+                b.attention_mut().unwrap().head_dim,
             ) = (6, 4, 2)
         },
         &["4 key/value heads", "6 query heads"],
@@ -134,7 +152,7 @@ fn key_value_heads_that_do_not_divide_the_query_heads_are_refused() {
 #[test]
 fn latents_that_are_not_of_their_attention_are_refused() {
     let latent = |b: &mut BlockConfig| {
-        b.attention.latent = Some(LatentConfig::new(None, 5, 2, 3, b.norm));
+        b.attention_mut().unwrap().latent = Some(LatentConfig::new(None, 5, 2, 3, b.norm));
     };
     let with = |change: fn(&mut BlockConfig)| {
         move |b: &mut BlockConfig| {
@@ -145,7 +163,11 @@ fn latents_that_are_not_of_their_attention_are_refused() {
     let set = |change: fn(&mut LatentConfig)| {
         move |b: &mut BlockConfig| {
             latent(b);
-            b.attention.latent.iter_mut().for_each(change);
+            b.attention_mut()
+                .unwrap()
+                .latent
+                .iter_mut()
+                .for_each(change);
         }
     };
     refused(set(|l| l.rank = 0), &["rank of keys and values is 0"]);
@@ -156,16 +178,19 @@ fn latents_that_are_not_of_their_attention_are_refused() {
         set(|l| l.rotary_dim = 400),
         &["rotates 400", "expected fewer"],
     );
-    refused(with(|b| b.attention.n_kv_heads = 1), &["1 key/value heads"]);
     refused(
-        with(|b| b.attention.clip = Some(1.0)),
+        with(|b| b.attention_mut().unwrap().n_kv_heads = 1),
+        &["1 key/value heads"],
+    );
+    refused(
+        with(|b| b.attention_mut().unwrap().clip = Some(1.0)),
         &["norm, clip or temperature"],
     );
     let rotary = |dim| Position::Rotary(RotaryConfig::new(dim, 100.0));
     refused(
         move |b| {
             latent(b);
-            b.attention.position = rotary(4);
+            b.attention_mut().unwrap().position = rotary(4);
         },
         &["rotates 2 dimensions or none", "dim: 4"],
     );
@@ -174,11 +199,20 @@ fn latents_that_are_not_of_their_attention_are_refused() {
 #[test]
 fn sizes_whose_products_overflow_are_refused() {
     let huge = usize::MAX / 2;
-    refused(|b| b.attention.d_encoder = 0, &["d_encoder is 0"]);
+    refused(
+        |b| b.attention_mut().unwrap().d_encoder = 0,
+        &["d_encoder is 0"],
+    );
     refused(|b| b.feed_forward.d_ff = huge, &["d_ff", "at most"]);
-    refused(|b| b.attention.head_dim = huge, &["head_dim", "at most"]);
+    refused(
+        |b| b.attention_mut().unwrap().head_dim = huge,
+        &["head_dim", "at most"],
+    );
     let wide = |b: &mut BlockConfig| {
-        (b.attention.head_dim, b.attention.n_heads) = (1 << 20, 1 << 20);
+        (
+            b.attention_mut().unwrap().head_dim,
+            b.attention_mut().unwrap().n_heads,
+        ) = (1 << 20, 1 << 20);
     };
     refused(wide, &["all heads together", "at most"]);
     let experts = |n_experts, shared: Option<usize>| {
@@ -203,7 +237,12 @@ fn sinks_beside_linear_biases_are_refused() {
         AlibiRounding::None,
     ));
     refused(
-        |b| (b.attention.position, b.attention.sinks) = (alibi, true),
+        |b| {
+            (
+                b.attention_mut().unwrap().position,
+                b.attention_mut().unwrap().sinks,
+            ) = (alibi, true)
+        },
         &["sink with linear biases"],
     );
 }
@@ -243,7 +282,7 @@ fn groups_of_experts_that_cannot_be_chosen_from_are_refused() {
 fn rotary_settings_that_divide_by_zero_or_leave_pairs_out_are_refused() {
     let rotary = |theta, scaling| {
         let rotary = RotaryConfig::new(8, theta).with_scaling(scaling);
-        move |b: &mut BlockConfig| b.attention.position = Position::Rotary(rotary)
+        move |b: &mut BlockConfig| b.attention_mut().unwrap().position = Position::Rotary(rotary)
     };
     for theta in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         refused(rotary(theta, RotaryScaling::None), &["rope_theta"]);
@@ -258,7 +297,7 @@ fn rotary_settings_that_divide_by_zero_or_leave_pairs_out_are_refused() {
     refused(rotary(1e4, dynamic(0)), &["max_positions is 0"]);
     let two = RotaryConfig::new(2, 1e4).with_scaling(dynamic(8));
     refused(
-        |b| b.attention.position = Position::Rotary(two),
+        |b| b.attention_mut().unwrap().position = Position::Rotary(two),
         &["more than 2"],
     );
     let yarn = |beta_fast, original_positions| RotaryScaling::Yarn {
@@ -320,7 +359,7 @@ fn disentangled_attention_needs_a_table_of_twice_its_span_and_to_see_all_of_its_
     let of = DisentangledConfig::new(4);
     let with = |of: DisentangledConfig| {
         let mut block = block();
-        block.attention.position = Position::Disentangled(of);
+        block.attention_mut().unwrap().position = Position::Disentangled(of);
         StackConfig::uniform(block, 1, None)
     };
     let table = |n_rows, width: Option<usize>| {
@@ -346,7 +385,7 @@ fn disentangled_attention_needs_a_table_of_twice_its_span_and_to_see_all_of_its_
 
     let says = |of: DisentangledConfig, words: &[&str]| {
         refused(
-            |block| block.attention.position = Position::Disentangled(of),
+            |block| block.attention_mut().unwrap().position = Position::Disentangled(of),
             words,
         );
     };
@@ -372,15 +411,15 @@ fn disentangled_attention_needs_a_table_of_twice_its_span_and_to_see_all_of_its_
     for change in changes {
         refused(
             |block| {
-                block.attention.position = Position::Disentangled(of);
-                change(&mut block.attention);
+                block.attention_mut().unwrap().position = Position::Disentangled(of);
+                change(block.attention_mut().unwrap());
             },
             &["bidirectional self-attention"],
         );
     }
     refused(
         |block| {
-            let cross = block.attention.clone();
+            let cross = block.attention().unwrap().clone();
             block.cross_attention = Some(cross.with_position(Position::Disentangled(of)));
         },
         &["cross-attention", "Disentangled"],

@@ -228,7 +228,13 @@ fn a_packed_stack_answers_odd_requests_as_the_layers_do() {
 #[test]
 fn one_packed_block_and_its_parts_refuse_what_does_not_fit() {
     let mut config = block(candle_blocks::AttentionConfig::new(WIDTH, 2).unwrap());
-    config.cross_attention = Some(config.attention.clone().with_encoder_width(MEMORY));
+    config.cross_attention = Some(
+        config
+            .attention()
+            .unwrap()
+            .clone()
+            .with_encoder_width(MEMORY),
+    );
     let layer = made(|vb| TransformerBlock::new(&config, vb));
     let packed = layer.clone().pack(Precision::F32).unwrap();
     let cross = layer.cross_attention().unwrap().inner();
@@ -243,7 +249,12 @@ fn one_packed_block_and_its_parts_refuse_what_does_not_fit() {
             ForwardContext::evaluation().with_encoder_output(memory, AttentionMask::none());
         refusal("block", || packed.forward_with(&x, &context));
         refusal("attention", || {
-            packed.attention().inner().forward_with(&x, &context)
+            packed
+                .mixer()
+                .inner()
+                .attention()
+                .unwrap()
+                .forward_with(&x, &context)
         });
         refusal("cross-attention", || cross.forward_with(&x, &context));
         if shape.len() != 4 {

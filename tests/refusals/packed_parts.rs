@@ -38,7 +38,7 @@ fn a_linear_layer_without_inputs_is_refused_when_it_is_packed() {
 fn a_bound_that_nothing_is_within_is_refused() {
     for clip in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let mut config = small::encoder();
-        config.blocks[0].attention.clip = Some(clip);
+        config.blocks[0].attention_mut().unwrap().clip = Some(clip);
         let message = config.validate().unwrap_err().to_string();
         assert!(message.contains("positive"), "{message}");
     }
@@ -70,7 +70,14 @@ fn attention_that_reads_a_table_of_its_stack_is_not_packed_alone() {
     let block = &stack.blocks()[0];
     for message in [
         refusal("alone", || block.pack(Precision::F32)),
-        refusal("alone", || block.attention().inner().pack(Precision::F32)),
+        refusal("alone", || {
+            block
+                .mixer()
+                .inner()
+                .attention()
+                .unwrap()
+                .pack(Precision::F32)
+        }),
     ] {
         assert!(message.contains("pack the stack"), "{message}");
     }

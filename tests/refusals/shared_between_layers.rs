@@ -20,7 +20,7 @@ const OWN: usize = 3;
 fn shared() -> StackConfig {
     let block = block(attention().causal());
     let stack = StackConfig::uniform(block, 3, None);
-    stack.with_each(|i, block| block.attention.shared_keys = (i == 2).then_some(0))
+    stack.with_each_attention(|i, attention| attention.shared_keys = (i == 2).then_some(0))
 }
 
 /// Layers with an input each.
@@ -52,27 +52,28 @@ fn keys_are_shared_with_an_earlier_layer_of_the_same_heads_and_window() {
         let words = ["layer 2", &format!("layer {of}"), "an earlier one"];
         refused(
             shared(),
-            |c| c.blocks[2].attention.shared_keys = Some(of),
+            |c| c.blocks[2].attention_mut().unwrap().shared_keys = Some(of),
             &words,
         );
     }
-    let of_shared = |c: &mut StackConfig| c.blocks[1].attention.shared_keys = Some(0);
+    let of_shared =
+        |c: &mut StackConfig| c.blocks[1].attention_mut().unwrap().shared_keys = Some(0);
     refused(
         shared(),
         |c| {
             of_shared(c);
-            c.blocks[2].attention.shared_keys = Some(1);
+            c.blocks[2].attention_mut().unwrap().shared_keys = Some(1);
         },
         &["layer 2", "that has its own"],
     );
     refused(
         shared(),
-        |c| c.blocks[0].attention.window = Some(3),
+        |c| c.blocks[0].attention_mut().unwrap().window = Some(3),
         &["other heads or shows others", "window"],
     );
     refused(
         shared(),
-        |c| c.blocks[2].attention.n_kv_heads = 1,
+        |c| c.blocks[2].attention_mut().unwrap().n_kv_heads = 1,
         &["other heads"],
     );
     refused(shared(), |c| c.layers = vec![0, 1, 2, 1], &["once each"]);
@@ -84,7 +85,7 @@ fn shared_keys_are_of_plain_self_attention() {
     let latent = LatentConfig::new(None, 4, 2, 2, NormConfig::rms_norm(WIDTH, 1e-6));
     refused(
         shared(),
-        |c| c.blocks[2].attention.latent = Some(latent),
+        |c| c.blocks[2].attention_mut().unwrap().latent = Some(latent),
         &["without a latent"],
     );
     refused(
@@ -94,7 +95,7 @@ fn shared_keys_are_of_plain_self_attention() {
     );
     refused(
         shared(),
-        |c| c.blocks[0].attention.value_norm = Some(-1.0),
+        |c| c.blocks[0].attention_mut().unwrap().value_norm = Some(-1.0),
         &["eps"],
     );
 }

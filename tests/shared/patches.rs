@@ -4,7 +4,7 @@ use candle_blocks::{ForwardContext, Position, StackConfig, config::RotaryAxes};
 
 /// Returns the number of tokens before the patches, if the stack depends on patches.
 pub fn n_front(config: &StackConfig) -> Option<usize> {
-    match &config.blocks[0].attention.position {
+    match &config.blocks[0].attention().unwrap().position {
         Position::Rotary(rotary) => match rotary.axes {
             Some(RotaryAxes::Patches(axes)) => Some(axes.n_front),
             _ => None,

@@ -56,10 +56,10 @@ fn each_place_drops_by_itself() {
     type Change = fn(&mut StackConfig);
     let places: [(&str, Make, Change); 15] = [
         ("attention", small::encoder, |c| {
-            c.blocks[0].attention.dropout = P
+            c.blocks[0].attention_mut().unwrap().dropout = P
         }),
         ("attention to latents", kinds::latent, |c| {
-            c.blocks[0].attention.dropout = P
+            c.blocks[0].attention_mut().unwrap().dropout = P
         }),
         ("cross-attention", kinds::cross_decoder, |c| {
             c.blocks[1].cross_attention.as_mut().unwrap().dropout = P;
@@ -96,7 +96,7 @@ fn each_place_drops_by_itself() {
             c.blocks[0].residual.drop_path = P
         }),
         ("distances", kinds::disentangled, |c| {
-            if let Position::Disentangled(of) = &mut c.blocks[1].attention.position {
+            if let Position::Disentangled(of) = &mut c.blocks[1].attention_mut().unwrap().position {
                 of.dropout = P;
             }
         }),
@@ -167,12 +167,18 @@ fn a_parallel_block_drops_the_sum_of_its_branches() {
     config.residual.parallel_dropout = P;
     let mut parallel = made(|vb| TransformerBlock::new(&config, vb));
     parallel.set_dropout_source(&DropoutSource::numpy(5));
-    let SublayerNorm::Pre(norm) = parallel.attention().norm() else {
+    let SublayerNorm::Pre(norm) = parallel.mixer().norm() else {
         panic!("normalized before its branches");
     };
     let x = numbers(&[2, 3, WIDTH], 1);
     let normal = norm.forward(&x).unwrap();
-    let attended = parallel.attention().inner().forward(&normal).unwrap();
+    let attended = parallel
+        .mixer()
+        .inner()
+        .attention()
+        .unwrap()
+        .forward(&normal)
+        .unwrap();
     let fed = parallel.feed_forward().inner().forward(&normal).unwrap();
     let sum = (attended + fed).unwrap();
     let dropout = Dropout::new(P, DropoutSource::numpy(5)).unwrap();

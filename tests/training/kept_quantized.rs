@@ -157,7 +157,7 @@ fn adapted(
     let loader = checkpoint.loader(dtype).trainable();
     let mut config = checkpoint.config().clone();
     for block in &mut config.blocks {
-        block.attention.dropout = dropout;
+        block.attention_mut().unwrap().dropout = dropout;
     }
     let mut stack = loader.build(|vb| Stack::new(&config, vb)).unwrap();
     let config = LoraConfig::new(2, 4.0, targets).with_dropout(dropout);

@@ -324,7 +324,7 @@ fn dropout_uses_the_given_stream_and_only_in_training() {
     let run = |seed, train| {
         let mut config = checkpoint.config().clone();
         for block in &mut config.blocks {
-            block.attention.dropout = 0.0;
+            block.attention_mut().unwrap().dropout = 0.0;
             block.feed_forward.dropout = 0.0;
             *block = block.clone().with_residual_dropout(0.0);
         }

@@ -21,7 +21,7 @@ fn run(reference: &Reference, name: &str, dropout: f64, seed: u64) -> Vec<f64> {
     let checkpoint = Checkpoint::open(weights(name)).unwrap();
     let mut config = checkpoint.config().clone();
     for block in &mut config.blocks {
-        block.attention.dropout = dropout;
+        block.attention_mut().unwrap().dropout = dropout;
         *block = block.clone().with_residual_dropout(dropout);
     }
     let loader = checkpoint.trainable(DType::F32, &device()).unwrap();

@@ -281,8 +281,10 @@ fn a_weight_that_is_no_variable_of_its_own_is_refused_by_name_and_nothing_change
             .stack()
             .unwrap()
             .blocks()[0]
-            .attention()
+            .mixer()
             .inner()
+            .attention()
+            .unwrap()
             .output()
             .weight()
             .unwrap(),

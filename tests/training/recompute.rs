@@ -84,7 +84,7 @@ fn compare(
 }
 
 fn shares_keys(config: &StackConfig) -> bool {
-    let mut attentions = config.blocks.iter().map(|block| &block.attention);
+    let mut attentions = config.blocks.iter().map(|block| block.attention().unwrap());
     attentions.any(|attention| attention.shared_keys.is_some())
 }
 
@@ -92,11 +92,11 @@ fn shares_keys(config: &StackConfig) -> bool {
 fn with_dropout(config: &StackConfig) -> StackConfig {
     let mut config = config.clone();
     for block in &mut config.blocks {
-        block.attention.dropout = 0.2;
+        block.attention_mut().unwrap().dropout = 0.2;
         block.feed_forward.dropout = 0.1;
         *block = block.clone().with_residual_dropout(0.3);
         block.residual.drop_path = 0.2;
-        if let Position::Disentangled(of) = &mut block.attention.position {
+        if let Position::Disentangled(of) = &mut block.attention_mut().unwrap().position {
             of.dropout = 0.1;
         }
         block.residual.parallel_dropout = 0.1;
@@ -167,7 +167,7 @@ fn inputs_get_their_gradients() {
     let loaders = [&encoder, &decoder].map(|c| c.trainable(DType::F32, &device()).unwrap());
     let stacks = [loaders[0].stack().unwrap(), loaders[1].stack().unwrap()];
     let width = decoder.config().blocks[0].d_model();
-    let n_heads = decoder.config().blocks[0].attention.n_heads;
+    let n_heads = decoder.config().blocks[0].attention().unwrap().n_heads;
     let variable = |dims: &[usize], salt| Var::from_tensor(&random(dims, salt)).unwrap();
     let tables = [
         ("embeddings", variable(&[2, 5, width], 0.0)),

@@ -38,8 +38,10 @@ fn loss(stack: &Stack, rows: Range<usize>, context: &ForwardContext) -> Tensor {
     let dtype = stack.final_norm().map_or_else(
         || {
             stack.blocks()[0]
-                .attention()
+                .mixer()
                 .inner()
+                .attention()
+                .unwrap()
                 .output()
                 .weight()
                 .unwrap()

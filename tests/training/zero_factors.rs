@@ -48,7 +48,8 @@ fn scores_times_zero_have_gradients_of_zeros() {
     ));
     for position in [Position::None, alibi] {
         let mut config = block();
-        config.attention = config.attention.with_scale(0.0).with_position(position);
+        let attention = config.attention_mut().unwrap();
+        *attention = attention.clone().with_scale(0.0).with_position(position);
         for (role, is_zero) in gradients(&config) {
             let is_before_scores =
                 role.contains("attention.query.") || role.contains("attention.key.");

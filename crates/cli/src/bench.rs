@@ -124,6 +124,7 @@ pub fn bench(args: &Args) -> Result<CommandOutcome> {
     let gflop = subject.operations * 1e-9;
     let gflops = gflop / (samples.median_ms * 1e-3);
     let block = subject.block_config();
+    let heads = block.facts().heads.filter(|_| args.op != Op::FeedForward);
     let report = BenchReport {
         op: args.op,
         family: subject.family.clone(),
@@ -131,7 +132,7 @@ pub fn bench(args: &Args) -> Result<CommandOutcome> {
         seq: args.seq,
         d_model: block.d_model(),
         d_ff: block.feed_forward.d_ff,
-        heads: (args.op != Op::FeedForward).then_some(block.attention.n_heads),
+        heads: heads.map(|heads| heads.n_heads),
         layers: subject.layers(),
         precision: &args.precision,
         isa: ops::isa()?,

@@ -176,19 +176,21 @@ fn text(inspection: &Inspection) -> Result<String> {
     writeln!(out, "family     {}", Escaped(inspection.family))?;
     writeln!(out, "blocks     {}", inspection.n_blocks)?;
     if let Some(block) = inspection.config.blocks.first() {
-        let (attention, feed_forward) = (&block.attention, &block.feed_forward);
-        writeln!(out, "width      {}", attention.d_model)?;
-        writeln!(
-            out,
-            "attention  {} heads of {}, {} key/value heads, {:?}",
-            attention.n_heads, attention.head_dim, attention.n_kv_heads, attention.visibility
-        )?;
-        if let Some(latent) = &attention.latent {
+        let feed_forward = &block.feed_forward;
+        writeln!(out, "width      {}", block.d_model())?;
+        if let Ok(attention) = block.attention() {
             writeln!(
                 out,
-                "latent     {} numbers, and a key of {} that all heads share; values of {}",
-                latent.rank, latent.rotary_dim, latent.value_dim
+                "attention  {} heads of {}, {} key/value heads, {:?}",
+                attention.n_heads, attention.head_dim, attention.n_kv_heads, attention.visibility
             )?;
+            if let Some(latent) = &attention.latent {
+                writeln!(
+                    out,
+                    "latent     {} numbers, and a key of {} that all heads share; values of {}",
+                    latent.rank, latent.rotary_dim, latent.value_dim
+                )?;
+            }
         }
         writeln!(
             out,

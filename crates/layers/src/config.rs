@@ -7,7 +7,6 @@
 use crate::error::{Error, Result};
 
 mod activation;
-mod attention;
 mod block;
 mod disentangled;
 mod embeddings;
@@ -15,6 +14,7 @@ mod feed_forward;
 mod initialization;
 mod latent;
 mod linear;
+mod mixer;
 mod model;
 mod norm;
 mod own;
@@ -32,11 +32,6 @@ mod stack;
 mod temperature;
 
 pub use activation::Activation;
-pub(crate) use attention::HeadsOfRank;
-pub use attention::{
-    AttentionBias, AttentionConfig, OutputGate, OutputGateSpan, QueryKeyNorm, QueryKeyNormSpan,
-    Visibility,
-};
 pub use block::{
     BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, Topology,
 };
@@ -52,6 +47,11 @@ pub use feed_forward::{
 pub use initialization::{Distribution, Initialization};
 pub use latent::LatentConfig;
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
+pub(crate) use mixer::HeadsOfRank;
+pub use mixer::{
+    AttentionBias, AttentionConfig, HeadLayout, MixerConfig, MixerFacts, OutputGate,
+    OutputGateSpan, PaddedRows, QueryKeyNorm, QueryKeyNormSpan, Visibility,
+};
 pub use model::{HeadConfig, HeadTask, ModelConfig, TwoStackKind};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use own::{AltUpConfig, GemmaConfig, LayerInputConfig, LayerInputTable, XieluConfig};

@@ -38,8 +38,9 @@ pub(super) fn family() -> Family {
 
 fn afmoe(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = sandwich_block(block(json, bias(json)?)?);
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
-    block.attention.output_gate = Some(OutputGate::new(
+    block.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    block.attention_mut()?.output_gate = Some(OutputGate::new(
         Activation::Sigmoid,
         OutputGateSpan::Channel,
     ));
@@ -50,12 +51,12 @@ fn afmoe(json: &ConfigJson) -> Result<StackConfig> {
         json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(period))?;
     // Which a GGUF file's layers follow, whatever their windows.
     let interval = json.optional_size(&["no_rope_layer_interval"])?;
-    let stack = stack.with_each(|i, block| {
+    let stack = stack.with_each_attention(|i, attention| {
         if is_sliding[i] {
-            block.attention.window = window;
+            attention.window = window;
         }
         if !interval.map_or(is_sliding[i], |n| !(i + 1).is_multiple_of(n)) {
-            block.attention.position = Position::None;
+            attention.position = Position::None;
         }
     });
     let first = json.size_or(&["num_dense_layers"], 1)?;

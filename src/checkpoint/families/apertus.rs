@@ -33,7 +33,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     };
     json.only("hidden_act", &[json!("xielu")])?;
     let mut block = block(&json.without("hidden_act"), bias(json)?)?;
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    block.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     block.feed_forward.form = FeedForwardForm::Plain;
     block.feed_forward.xielu = Some(XieluConfig::default());
     block.feed_forward = block.feed_forward.with_bias(false);

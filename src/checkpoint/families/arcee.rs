@@ -44,7 +44,7 @@ fn nemotron(json: &ConfigJson) -> Result<StackConfig> {
     block.feed_forward.form = FeedForwardForm::Plain;
     block.norm = NormConfig::layer_norm(block.d_model(), json.number(&["norm_eps"], 1e-5)?)
         .with_weight(NormWeight::OnePlus);
-    let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
-    block.attention.position = Position::Rotary(rotary);
+    let rotary = json.partial_rotary(block.attention()?.head_dim, 0.5, 10000.0)?;
+    block.attention_mut()?.position = Position::Rotary(rotary);
     uniform(json, block)
 }

@@ -115,7 +115,7 @@ pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
 pub(super) fn stack(json: &ConfigJson, mut block: BlockConfig) -> Result<StackConfig> {
     json.only("add_cross_attention", &[json!(false)])?;
     if json.flag(&["is_decoder"], false)? {
-        block.attention.visibility = Visibility::Causal;
+        block.attention_mut()?.visibility = Visibility::Causal;
     }
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, None))

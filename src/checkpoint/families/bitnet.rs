@@ -21,7 +21,7 @@ pub(super) fn family() -> Family {
 
 fn bitnet(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, bias(json)?)?;
-    let (width, d_model) = (block.attention.mixed_width(), block.d_model());
+    let (width, d_model) = (block.attention()?.mixed_width(), block.d_model());
     if width != d_model {
         let reason = format!(
             "all heads together have the width {width}, but the norm after them has hidden_size, {d_model}; \
@@ -29,7 +29,7 @@ fn bitnet(json: &ConfigJson) -> Result<StackConfig> {
         );
         return Err(json.error(&["head_dim"], reason));
     }
-    block.attention.sub_norm = Some(block.norm);
+    block.attention_mut()?.sub_norm = Some(block.norm);
     block.feed_forward.sub_norm = Some(block.norm);
     uniform(json, block)
 }

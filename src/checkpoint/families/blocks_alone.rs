@@ -117,8 +117,8 @@ fn videomae() -> Family {
             let is_normed = !json.flag(&["use_mean_pooling"], true)?;
             let stack = vit::config(&json.without("qkv_bias").without("head_dim"))?;
             let norm = stack.final_norm.filter(|_| is_normed);
-            let stack = stack.with_each(|_, block| {
-                block.attention.bias = AttentionBias {
+            let stack = stack.with_each_attention(|_, attention| {
+                attention.bias = AttentionBias {
                     key: false,
                     ..AttentionBias::new(has_bias, true)
                 };

@@ -27,7 +27,7 @@ pub(super) fn families() -> Vec<Family> {
 fn cohere(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = parallel(json, 500000.0)?;
     if json.flag(&["use_qk_norm"], false)? {
-        block.attention.query_key_norm =
+        block.attention_mut()?.query_key_norm =
             Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::EachHead));
     }
     uniform(json, block)
@@ -39,10 +39,10 @@ fn cohere2(json: &ConfigJson) -> Result<StackConfig> {
     let period = json.size_or(&["sliding_window_pattern"], 4)?;
     let is_sliding =
         json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(period))?;
-    Ok(stack.with_each(|i, block| {
-        block.attention.window = window.filter(|_| is_sliding[i]);
-        if block.attention.window.is_none() {
-            block.attention.position = Position::None;
+    Ok(stack.with_each_attention(|i, attention| {
+        attention.window = window.filter(|_| is_sliding[i]);
+        if attention.window.is_none() {
+            attention.position = Position::None;
         }
     }))
 }
@@ -52,8 +52,8 @@ fn parallel(json: &ConfigJson, default_theta: f64) -> Result<BlockConfig> {
     let norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
     block.norm = norm.with_bias(false);
     block.topology = Topology::Parallel(ParallelNorm::Shared);
-    let rotary = json.rotary(block.attention.head_dim, default_theta)?;
+    let rotary = json.rotary(block.attention()?.head_dim, default_theta)?;
     let interleaved = rotary.with_pairing(RotaryPairing::Interleaved);
-    block.attention.position = Position::Rotary(interleaved);
+    block.attention_mut()?.position = Position::Rotary(interleaved);
     Ok(block)
 }

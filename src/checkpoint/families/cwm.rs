@@ -25,5 +25,6 @@ fn cwm(json: &ConfigJson) -> Result<StackConfig> {
     )?;
     let window = json.switchable_size("sliding_window", 8192)?;
     let is_sliding = json.sliding_layers(stack.blocks.len(), |i| !i.is_multiple_of(4))?;
-    Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
+    Ok(stack
+        .with_each_attention(|i, attention| attention.window = window.filter(|_| is_sliding[i])))
 }

@@ -118,5 +118,5 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         query_bias: true,
     };
     let stack = disentangled(json, DisentangledConfig::new(distances(json)?), own)?;
-    Ok(stack.with_each(|_, block| block.attention.bias.key = false))
+    Ok(stack.with_each_attention(|_, attention| attention.bias.key = false))
 }

@@ -48,7 +48,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     };
     let mut stack = disentangled(json, read, projections)?;
     let d_model = stack.blocks[0].d_model();
-    let head_dim = stack.blocks[0].attention.head_dim;
+    let head_dim = stack.blocks[0].attention()?.head_dim;
     json.only("attention_head_size", &[json!(head_dim)])?;
     if let Some(table) = &mut stack.relative_embeddings {
         let norms = json.text(&["norm_rel_ebd"])?.unwrap_or_default();

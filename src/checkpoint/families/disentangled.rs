@@ -43,10 +43,10 @@ pub(super) fn disentangled(
     };
     let mut block = bert::block(json)?;
     let n_terms = 1 + usize::from(of.content_to_position) + usize::from(of.position_to_content);
-    block.attention.scale = ((block.attention.head_dim * n_terms) as f64).powf(-0.5);
+    block.attention_mut()?.scale = ((block.attention()?.head_dim * n_terms) as f64).powf(-0.5);
     let is_relative = json.flag(&["relative_attention"], false)? && n_terms > 1;
     if is_relative {
-        block.attention.position = Position::Disentangled(of);
+        block.attention_mut()?.position = Position::Disentangled(of);
     }
     let stack = StackConfig::uniform(block, json.n_blocks(&["num_hidden_layers"])?, None);
     let table = RelativeEmbeddingsConfig {

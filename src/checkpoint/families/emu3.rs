@@ -15,6 +15,6 @@ pub(super) fn family() -> Family {
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let block = biased_block(json)?;
-    let dropout = block.attention.dropout;
+    let dropout = block.attention()?.dropout;
     uniform(json, block.with_residual_dropout(dropout))
 }

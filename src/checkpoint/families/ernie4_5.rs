@@ -37,9 +37,9 @@ fn dense(json: &ConfigJson) -> Result<StackConfig> {
     let has_bias = json.flag(&["use_bias"], false)?;
     let mut block = block(json, AttentionBias::new(has_bias, has_bias))?;
     block.feed_forward = block.feed_forward.with_bias(has_bias);
-    block.attention.dropout = 0.0; // independent of the file
-    let rotary = json.rotary(block.attention.head_dim, 5e5)?;
-    uniform(json, interleaved(block, rotary))
+    block.attention_mut()?.dropout = 0.0; // independent of the file
+    let rotary = json.rotary(block.attention()?.head_dim, 5e5)?;
+    uniform(json, interleaved(block, rotary)?)
 }
 
 fn moe(json: &ConfigJson) -> Result<StackConfig> {

@@ -48,8 +48,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     block.feed_forward.activation = Activation::Gelu; // independent of the file
     if is_rotary(json)? {
         let theta = json.number(&["rope_theta"], 10000.0)?;
-        let rotary = RotaryConfig::new(block.attention.head_dim, theta);
-        block.attention.position = Position::Rotary(rotary);
+        let rotary = RotaryConfig::new(block.attention()?.head_dim, theta);
+        block.attention_mut()?.position = Position::Rotary(rotary);
     }
     Ok(norm_first(stack(json, block)?))
 }

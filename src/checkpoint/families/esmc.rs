@@ -34,20 +34,20 @@ fn ultrabert(json: &ConfigJson) -> Result<StackConfig> {
     json.only("attention_windows", &[Value::Null])?; // a list for all layers
     let usual = biased_block(&json.without("rope_parameters"))?;
     let stack = uniform(json, usual)?;
-    let head_dim = stack.blocks[0].attention.head_dim;
+    let head_dim = stack.blocks[0].attention()?.head_dim;
     let turn = |kind, theta| json.rotary_of_type(kind, "rope_theta", head_dim, theta);
     let near = turn("sliding_attention", 10_000.0)?;
     let far = turn("full_attention", 2_560_000.0)?;
     let window = json.size_or(&["sliding_window"], 128)?;
     let is_sliding = json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(3))?;
-    Ok(stack.with_each(|i, block| {
+    Ok(stack.with_each_attention(|i, attention| {
         let (rotary, window) = match is_sliding[i] {
             true => (near.clone(), Some(window)),
             false => (far.clone(), None),
         };
-        block.attention.visibility = Visibility::Bidirectional;
-        block.attention.position = Position::Rotary(rotary);
-        block.attention.window = window;
+        attention.visibility = Visibility::Bidirectional;
+        attention.position = Position::Rotary(rotary);
+        attention.window = window;
     }))
 }
 
@@ -85,15 +85,15 @@ fn esmc(json: &ConfigJson) -> Result<StackConfig> {
         bias: false,
         ..norm
     };
-    if block.attention.query_width() != d_model || block.attention.key_width() != d_model {
+    if block.attention()?.query_width() != d_model || block.attention()?.key_width() != d_model {
         let keys = ["head_dim", "num_key_value_heads"];
         return Err(json.error(
             &keys,
             "queries and keys have the model's width; expected that",
         ));
     }
-    block.attention.visibility = Visibility::Bidirectional;
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(plain, QueryKeyNormSpan::Whole));
+    block.attention_mut()?.visibility = Visibility::Bidirectional;
+    block.attention_mut()?.query_key_norm = Some(QueryKeyNorm::new(plain, QueryKeyNormSpan::Whole));
     block.norm = norm;
     let stack = StackConfig {
         final_norm: Some(plain),

@@ -8,7 +8,8 @@ use super::prelude::*;
 pub(super) fn family() -> Family {
     llama::decoder("eurobert", |json| {
         let stack = llama::llama(json)?;
-        Ok(stack.with_each(|_, block| block.attention.visibility = Visibility::Bidirectional))
+        Ok(stack
+            .with_each_attention(|_, attention| attention.visibility = Visibility::Bidirectional))
     })
     .prefixes(&["model.", ""])
     .without_ends()

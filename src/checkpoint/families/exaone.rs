@@ -32,7 +32,8 @@ fn exaone4(json: &ConfigJson) -> Result<StackConfig> {
 
 fn exaone_moe(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, AttentionBias::NONE)?;
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    block.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     let stack = with_windows(json, uniform(json, block)?)?;
     let first = json.size_or(&["first_k_dense_replace"], 1)?;
     let kinds = json.texts(&["mlp_layer_types"])?;
@@ -52,10 +53,10 @@ fn with_windows(json: &ConfigJson, stack: StackConfig) -> Result<StackConfig> {
     };
     let is_sliding =
         json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(period))?;
-    Ok(stack.with_each(|i, block| {
-        block.attention.window = window.filter(|_| is_sliding[i]);
+    Ok(stack.with_each_attention(|i, attention| {
+        attention.window = window.filter(|_| is_sliding[i]);
         if window.is_some() && !is_sliding[i] {
-            block.attention.position = Position::None;
+            attention.position = Position::None;
         }
     }))
 }

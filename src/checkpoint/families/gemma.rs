@@ -76,18 +76,19 @@ fn vaultgemma(json: &ConfigJson) -> Result<StackConfig> {
 fn sandwich(json: &ConfigJson, soft_cap: Option<f64>) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 4);
     let mut block = sandwich_block(gemma_block(json)?);
-    block.attention.scale = json.number(&["query_pre_attn_scalar"], 256.0)?.powf(-0.5);
-    block.attention.soft_cap = soft_cap;
+    block.attention_mut()?.scale = json.number(&["query_pre_attn_scalar"], 256.0)?.powf(-0.5);
+    block.attention_mut()?.soft_cap = soft_cap;
     let window = json.switchable_size("sliding_window", 4096)?;
     let stack = uniform(json, block)?;
     let is_sliding = json.sliding_layers(stack.blocks.len(), |i| i.is_multiple_of(2))?;
-    Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
+    Ok(stack
+        .with_each_attention(|i, attention| attention.window = window.filter(|_| is_sliding[i])))
 }
 
 fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
     // transformers' class has a key for a soft cap, but does not apply it.
     let stack = sandwich(json, None)?;
-    let head_dim = stack.blocks[0].attention.head_dim;
+    let head_dim = stack.blocks[0].attention()?.head_dim;
     let local = json.rotary_of_type(
         "sliding_attention",
         "rope_local_base_freq",
@@ -104,13 +105,13 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
     let period = json.size_or(&["sliding_window_pattern"], 6)?;
     let is_sliding =
         json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(period))?;
-    Ok(stack.with_each(|i, block| {
-        block.attention.query_key_norm =
-            Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
-        block.attention.visibility = visibility;
-        block.attention.window = window.filter(|_| is_sliding[i]);
+    let norm = QueryKeyNorm::new(stack.blocks[0].norm, QueryKeyNormSpan::Head);
+    Ok(stack.with_each_attention(|i, attention| {
+        attention.query_key_norm = Some(norm);
+        attention.visibility = visibility;
+        attention.window = window.filter(|_| is_sliding[i]);
         let rotary = if is_sliding[i] { &local } else { &global };
-        block.attention.position = Position::Rotary(rotary.clone());
+        attention.position = Position::Rotary(rotary.clone());
     }))
 }
 

@@ -57,16 +57,17 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut usual = sandwich_block(block(&one_width.without("rope_parameters"), bias(json)?)?);
     usual.feed_forward.activation =
         json.activation(&["hidden_activation"], Activation::GeluTanh)?;
-    usual.attention.scale = 1.0;
-    usual.attention.value_norm = Some(usual.norm.eps);
-    usual.attention.query_key_norm = Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
+    usual.attention_mut()?.scale = 1.0;
+    usual.attention_mut()?.value_norm = Some(usual.norm.eps);
+    usual.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
     usual.gemma.laurel_rank = Some(json.size_or(&["laurel_rank"], 64)?);
     usual.gemma.altup = Some(AltUpConfig {
         n_streams: json.size_or(&["altup_num_inputs"], 4)?,
         active: json.size_or(&["altup_active_idx"], 0)?,
     });
     let of_inputs = layer_inputs(json, &mut usual)?;
-    let head_dim = usual.attention.head_dim;
+    let head_dim = usual.attention()?.head_dim;
     let kind = "sliding_attention";
     let local = json.rotary_of_type(kind, "rope_local_base_freq", head_dim, 10_000.0)?;
     let global = global_rotary(json, head_dim, 1e6)?;
@@ -86,10 +87,12 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         }
     }
     let stack = uniform(one_width, usual)?.with_layer_inputs(of_inputs);
-    let stack = stack.with_each(|i, block| {
+    let stack = stack.with_each_attention(|i, attention| {
         let rotary = if is_sliding[i] { &local } else { &global };
-        block.attention.position = Position::Rotary(rotary.clone());
-        block.attention.window = window.filter(|_| is_sliding[i]);
+        attention.position = Position::Rotary(rotary.clone());
+        attention.window = window.filter(|_| is_sliding[i]);
+    });
+    let stack = stack.with_each(|i, block| {
         block.feed_forward.sparsity = Some(sparsity[i]).filter(|share| *share != 0.0);
         if let Some(widths) = &widths {
             block.feed_forward.d_ff = widths[i];

@@ -52,9 +52,10 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut usual = sandwich_block(block(&json.without("rope_parameters"), bias(json)?)?);
     usual.feed_forward.activation =
         json.activation(&["hidden_activation"], Activation::GeluTanh)?;
-    usual.attention.scale = 1.0;
-    usual.attention.value_norm = Some(usual.norm.eps);
-    usual.attention.query_key_norm = Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
+    usual.attention_mut()?.scale = 1.0;
+    usual.attention_mut()?.value_norm = Some(usual.norm.eps);
+    usual.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
     usual.gemma.output_scale = true;
     let of_inputs = layer_inputs(json, &mut usual)?;
     let mut stack = uniform(json, usual)?.with_layer_inputs(of_inputs);
@@ -72,7 +73,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     for (i, block) in stack.blocks.iter_mut().enumerate() {
         // In transformers, the last layer is always global.
         let is_sliding = is_sliding[i] && i < last;
-        let attention = &mut block.attention;
+        let attention = block.attention_mut()?;
         if let Some(each) = &each {
             let name = each.keys().find(|name| number(name) == Some(i));
             if let Some(own) = each.section(name.as_slice())? {
@@ -108,7 +109,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let stack = stack.with_shared_keys(json.size_or(&["num_kv_shared_layers"], 0)?);
     let is_wide = json.flag(&["use_double_wide_mlp"], false)?;
     Ok(stack.with_each(|_, block| {
-        if is_wide && block.attention.shared_keys.is_some() {
+        if is_wide && block.facts().shares_from.is_some() {
             block.feed_forward.d_ff *= 2;
         }
     }))

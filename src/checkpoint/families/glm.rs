@@ -97,14 +97,14 @@ fn glm4_config(json: &ConfigJson) -> Result<StackConfig> {
 
 fn glm_block(json: &ConfigJson) -> Result<BlockConfig> {
     let block = unrotated_block(json, bias_of_inputs(json)?)?;
-    let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
-    Ok(interleaved(block, rotary))
+    let rotary = json.partial_rotary(block.attention()?.head_dim, 0.5, 10000.0)?;
+    interleaved(block, rotary)
 }
 
 fn helium_config(json: &ConfigJson) -> Result<StackConfig> {
     let block = with_mlp_bias(json, block(json, bias_of_inputs(json)?)?)?;
-    let rotary = json.rotary(block.attention.head_dim, 1e5)?;
-    uniform(json, interleaved(block, rotary))
+    let rotary = json.rotary(block.attention()?.head_dim, 1e5)?;
+    uniform(json, interleaved(block, rotary)?)
 }
 
 /// Returns `attention_bias` for queries, keys and values.
@@ -114,8 +114,8 @@ pub(super) fn bias_of_inputs(json: &ConfigJson) -> Result<AttentionBias> {
 }
 
 /// Returns the block with interleaved rotary embeddings.
-pub(super) fn interleaved(mut block: BlockConfig, rotary: RotaryConfig) -> BlockConfig {
+pub(super) fn interleaved(mut block: BlockConfig, rotary: RotaryConfig) -> Result<BlockConfig> {
     let rotary = rotary.with_pairing(RotaryPairing::Interleaved);
-    block.attention.position = Position::Rotary(rotary);
-    block
+    block.attention_mut()?.position = Position::Rotary(rotary);
+    Ok(block)
 }

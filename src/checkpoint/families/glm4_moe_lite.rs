@@ -15,7 +15,7 @@ pub(super) fn family() -> Family {
 
 fn glm4_moe_lite(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = latent_block(json, [768, 512, 192, 64, 256], None)?;
-    if let Position::Rotary(rotary) = &mut block.attention.position {
+    if let Position::Rotary(rotary) = &mut block.attention_mut()?.position {
         // Partial rotary embeddings are not possible here, and refused.
         rotary.dim = json.partial_rotary(rotary.dim, 1.0, 10000.0)?.dim;
     }

@@ -54,13 +54,13 @@ pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<Embed
 pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let is_scaled = json.flag(&["scale_attn_weights"], true)?;
     let by_depth = json.flag(&["scale_attn_by_inverse_layer_idx"], false)?;
-    let stack = uniform(json, block(json)?)?.with_each(|i, block| {
+    let stack = uniform(json, block(json)?)?.with_each_attention(|i, attention| {
         let width = match is_scaled {
-            true => block.attention.scale,
+            true => attention.scale,
             false => 1.0,
         };
         let depth = if by_depth { (i + 1) as f64 } else { 1.0 };
-        block.attention.scale = width / depth;
+        attention.scale = width / depth;
     });
     Ok(match json.flag(&["add_cross_attention"], false)? {
         true => stack.into_decoder(),

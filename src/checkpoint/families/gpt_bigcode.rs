@@ -34,10 +34,10 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     json.only("add_cross_attention", &[json!(false)])?;
     let mut block = block(json)?;
     if json.flag(&["multi_query"], true)? {
-        block.attention.n_kv_heads = 1;
+        block.attention_mut()?.n_kv_heads = 1;
     }
     if !json.flag(&["scale_attn_weights"], true)? {
-        block.attention.scale = 1.0;
+        block.attention_mut()?.scale = 1.0;
     }
     uniform(json, block)
 }

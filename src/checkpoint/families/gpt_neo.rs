@@ -54,8 +54,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let window = json.size_or(&["window_size"], 256)?;
     let kinds = kinds(json, n_blocks)?;
     Ok(
-        StackConfig::uniform(block, n_blocks, Some(norm)).with_each(|i, block| {
-            block.attention.window = (kinds[i] == "local").then_some(window);
+        StackConfig::uniform(block, n_blocks, Some(norm)).with_each_attention(|i, attention| {
+            attention.window = (kinds[i] == "local").then_some(window);
         }),
     )
 }

@@ -104,5 +104,5 @@ fn japanese(json: &ConfigJson) -> Result<StackConfig> {
         .with_residual_dropout(json.number(&["hidden_dropout"], 0.0)?);
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     let stack = StackConfig::uniform(block, n_blocks, Some(norm));
-    Ok(stack.with_each(|i, block| block.attention.bias.output = i + 1 == n_blocks))
+    Ok(stack.with_each_attention(|i, attention| attention.bias.output = i + 1 == n_blocks))
 }

@@ -45,7 +45,7 @@ pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
         None => &json.with_default("rope_parameters", stretched),
     };
     let mut block = block(json, bias(json)?)?;
-    block.attention.sinks = true;
+    block.attention_mut()?.sinks = true;
     let clamp = GateClamp {
         limit: json.number(&["swiglu_limit"], 7.0)?,
         offset: 1.0,
@@ -62,5 +62,6 @@ pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let window = json.switchable_size("sliding_window", 128)?;
     let stack = uniform(json, block)?;
     let is_sliding = json.sliding_layers(stack.blocks.len(), |i| i.is_multiple_of(2))?;
-    Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
+    Ok(stack
+        .with_each_attention(|i, attention| attention.window = window.filter(|_| is_sliding[i])))
 }

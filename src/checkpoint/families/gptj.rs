@@ -49,8 +49,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .switchable_size("rotary_dim", 64)?
         .ok_or_else(|| json.error(&["rotary_dim"], "found null, expected an integer"))?;
     let rotary = RotaryConfig::new(turning, 10000.0).with_pairing(RotaryPairing::Interleaved);
-    block.attention.position = Position::Rotary(rotary);
-    block.attention.bias = AttentionBias::NONE;
+    block.attention_mut()?.position = Position::Rotary(rotary);
+    block.attention_mut()?.bias = AttentionBias::NONE;
     block.topology = Topology::Parallel(ParallelNorm::Shared);
     uniform(json, block)
 }

@@ -79,17 +79,18 @@ pub(super) fn families() -> Vec<Family> {
 
 pub(super) fn granite(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = biased_block(json)?;
-    block.attention.scale = json.number(&["attention_multiplier"], 1.0)?;
+    block.attention_mut()?.scale = json.number(&["attention_multiplier"], 1.0)?;
     block.residual.multiplier = json.number(&["residual_multiplier"], 1.0)?;
     uniform(json, block)
 }
 
 fn hyperclovax(json: &ConfigJson) -> Result<StackConfig> {
-    let usual = block(json, bias(json)?)?.attention.scale;
+    let usual = block(json, bias(json)?)?.attention()?.scale;
     let is_peri = json.flag(&["use_post_norm"], true)?;
     let given = json.optional_number(&["attention_multiplier"])?;
-    Ok(granite(json)?.with_each(|_, block| {
-        block.attention.scale = given.unwrap_or(usual);
+    let stack =
+        granite(json)?.with_each_attention(|_, attention| attention.scale = given.unwrap_or(usual));
+    Ok(stack.with_each(|_, block| {
         if is_peri {
             block.attention_placement = NormPlacement::Sandwich;
             block.feed_forward_placement = NormPlacement::Sandwich;

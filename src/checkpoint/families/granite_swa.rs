@@ -48,8 +48,7 @@ fn windowed(json: &ConfigJson, stack: StackConfig) -> Result<StackConfig> {
     }
     let window = json.switchable_size("sliding_window", 128)?;
     let is_sliding = json.sliding_layers(n_blocks, |i| !i.is_multiple_of(4))?;
-    Ok(stack.with_each(|i, block| {
-        let attention = &mut block.attention;
+    Ok(stack.with_each_attention(|i, attention| {
         attention.sinks = true;
         attention.window = window.filter(|_| is_sliding[i]);
         match (&bases, &mut attention.position) {

@@ -26,10 +26,10 @@ pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) 
 
 pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, bias(json)?)?;
-    block.attention.query_key_norm =
+    block.attention_mut()?.query_key_norm =
         Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head).after_rotation());
     if let Some(alpha) = alpha(json)?
-        && let Position::Rotary(rotary) = &mut block.attention.position
+        && let Position::Rotary(rotary) = &mut block.attention_mut()?.position
     {
         let dim = rotary.dim as f64;
         rotary.theta *= alpha.powf(dim / (dim - 2.0));

@@ -31,7 +31,7 @@ pub(super) fn families() -> Vec<Family> {
             let d_ff = json.size_or(&["d_ff"], 2048)?;
             let heads = json.size_or(&["d_kv"], 64)?;
             let stack = gated(json, heads, d_ff, json.number(&["dropout_rate"], 0.0)?)?;
-            Ok(stack.with_each(|_, block| block.attention.scale = 1.0))
+            Ok(stack.with_each_attention(|_, attention| attention.scale = 1.0))
         }),
         flat("kosmos_2_5_vision_model", |json| {
             let d_ff = json.size_or(&["intermediate_size"], 3968)?;

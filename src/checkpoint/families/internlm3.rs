@@ -72,9 +72,9 @@ fn internlm(json: &ConfigJson) -> Result<StackConfig> {
             return Err(rotary.error(&["type"], reason));
         }
     };
-    Ok(stack.with_each(|_, block| {
-        let of_head = RotaryConfig::new(block.attention.head_dim, theta);
-        block.attention.position = Position::Rotary(of_head.with_scaling(scaling.clone()));
+    Ok(stack.with_each_attention(|_, attention| {
+        let of_head = RotaryConfig::new(attention.head_dim, theta);
+        attention.position = Position::Rotary(of_head.with_scaling(scaling.clone()));
     }))
 }
 

@@ -76,11 +76,11 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     if is_of_code(json)? {
         block.attention_placement = NormPlacement::PostTwice;
         let norm = QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole);
-        block.attention.query_key_norm = Some(norm);
+        block.attention_mut()?.query_key_norm = Some(norm);
     }
     if is_linear(json)? {
         let alibi = AlibiConfig::new(AlibiSlopes::Appended, 1.0, AlibiRounding::None);
-        block.attention.position = Position::Alibi(alibi.with_both_sides(true));
+        block.attention_mut()?.position = Position::Alibi(alibi.with_both_sides(true));
     }
     bert::stack(json, block)
 }

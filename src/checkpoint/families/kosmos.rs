@@ -75,7 +75,9 @@ fn kosmos_2(json: &ConfigJson) -> Result<StackConfig> {
     json.only("add_cross_attention", &[json!(false)])?;
     json.only("is_causal", &[json!(true)])?; // it has a mask of its own
     let layer_drop = json.number(&["layerdrop"], 0.0)?;
-    let stack = config(json)?.with_each(|_, block| block.attention.sub_norm = Some(block.norm));
+    let stack = config(json)?;
+    let norm = stack.blocks[0].norm;
+    let stack = stack.with_each_attention(|_, attention| attention.sub_norm = Some(norm));
     Ok(stack.with_layer_drop(layer_drop))
 }
 

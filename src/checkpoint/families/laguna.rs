@@ -39,7 +39,8 @@ fn laguna(json: &ConfigJson) -> Result<StackConfig> {
     json.only("moe_apply_router_weight_on_input", &[json!(false)])?;
     json.only("moe_router_logit_softcapping", &[json!(0.0), json!(0)])?;
     let mut block = unrotated_block(json, bias(json)?)?;
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    block.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     let gates = [
         json!(true),
         json!("per-head"),
@@ -52,14 +53,14 @@ fn laguna(json: &ConfigJson) -> Result<StackConfig> {
         Some(gating) if *gating == gates[1] => OutputGateSpan::Head,
         _ => OutputGateSpan::Channel, // with `false` too, in transformers' class
     };
-    block.attention.output_gate = Some(OutputGate::new(Activation::Softplus, span));
+    block.attention_mut()?.output_gate = Some(OutputGate::new(Activation::Softplus, span));
     let mut stack = uniform(json, block)?;
     let n_blocks = stack.blocks.len();
     let window = json.optional_size(&["sliding_window"])?.unwrap_or(512);
     let is_sliding = json.sliding_layers(n_blocks, |_| false)?;
     heads_of_layers(json, &mut stack)?;
     for (block, is_sliding) in stack.blocks.iter_mut().zip(is_sliding) {
-        let attention = &mut block.attention;
+        let attention = block.attention_mut()?;
         attention.window = is_sliding.then_some(window);
         let rotary = rotary(json, is_sliding, attention.head_dim)?;
         attention.position = Position::Rotary(rotary);
@@ -92,8 +93,9 @@ fn heads_of_layers(json: &ConfigJson, stack: &mut StackConfig) -> Result<()> {
         );
         return Err(json.error(&[key], reason));
     }
-    let blocks = stack.blocks.iter_mut().zip(heads);
-    blocks.for_each(|(block, heads)| block.attention.n_heads = heads);
+    for (block, heads) in stack.blocks.iter_mut().zip(heads) {
+        block.attention_mut()?.n_heads = heads;
+    }
     Ok(())
 }
 

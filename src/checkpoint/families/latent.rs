@@ -69,12 +69,12 @@ pub(super) fn latent_block(
     let attention = AttentionConfig::with_head_dim(d_model, n_heads, head_dim);
     let rotary = json.rotary(rotary_dim, 10000.0)?.with_pairing(pairing);
     let scale = attention.scale * json.score_stretch()?;
-    block.attention = attention
+    *block.attention_mut()? = attention
         .with_latent(Some(latent))
         .with_position(Position::Rotary(rotary))
         .with_scale(scale)
         .with_bias(bias)
-        .with_dropout(block.attention.dropout)
+        .with_dropout(block.attention()?.dropout)
         .causal();
     Ok(block)
 }

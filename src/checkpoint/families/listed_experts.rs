@@ -54,7 +54,8 @@ fn mellum(json: &ConfigJson) -> Result<StackConfig> {
         .with_default("head_dim", 128)
         .with_default("rope_parameters", thetas);
     let mut usual = block(&json.without("rope_parameters"), bias(json)?)?;
-    usual.attention.query_key_norm = Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
+    usual.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
     let routing = RoutingConfig {
         weights: weights(json, true)?,
         ..RoutingConfig::new(json.size_or(&["num_experts_per_tok"], 8)?)
@@ -74,9 +75,10 @@ fn mellum(json: &ConfigJson) -> Result<StackConfig> {
             true => "sliding_attention",
             false => "full_attention",
         };
-        let rotary = json.rotary_of_type(kind, "rope_theta", block.attention.head_dim, 10000.0)?;
-        block.attention.position = Position::Rotary(rotary);
-        block.attention.window = window.filter(|_| is_sliding[i]);
+        let rotary =
+            json.rotary_of_type(kind, "rope_theta", block.attention()?.head_dim, 10000.0)?;
+        block.attention_mut()?.position = Position::Rotary(rotary);
+        block.attention_mut()?.window = window.filter(|_| is_sliding[i]);
         if is_sparse[i] {
             block.feed_forward.d_ff = d_ff;
             block.feed_forward.experts = Some(experts);
@@ -88,7 +90,8 @@ fn mellum(json: &ConfigJson) -> Result<StackConfig> {
 fn hy_v3(json: &ConfigJson) -> Result<StackConfig> {
     json.only("mlp_bias", &[json!(false)])?; // only some layers would have this bias
     let mut block = biased_block(json)?;
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    block.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     let routing = RoutingConfig {
         scores: RoutingScores::Sigmoid,
         scale: json.number(&["router_scaling_factor"], 2.826)?,

@@ -64,7 +64,8 @@ pub(super) fn mistral(json: &ConfigJson) -> Result<StackConfig> {
     let window = json.switchable_size("sliding_window", 4096)?;
     // transformers reads a file with `layer_types` as Ministral, which has windows in some layers only.
     let is_sliding = json.sliding_layers(stack.blocks.len(), |_| true)?;
-    Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
+    Ok(stack
+        .with_each_attention(|i, attention| attention.window = window.filter(|_| is_sliding[i])))
 }
 
 /// Returns `attention_bias` for all four projections.
@@ -99,8 +100,8 @@ pub(super) fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConf
 /// Returns the block that most decoders since Llama share, with the given biases.
 pub(super) fn block(json: &ConfigJson, bias: AttentionBias) -> Result<BlockConfig> {
     let mut block = unrotated_block(json, bias)?;
-    let rotary = json.rotary(block.attention.head_dim, 10000.0)?;
-    block.attention.position = Position::Rotary(rotary);
+    let rotary = json.rotary(block.attention()?.head_dim, 10000.0)?;
+    block.attention_mut()?.position = Position::Rotary(rotary);
     Ok(block)
 }
 

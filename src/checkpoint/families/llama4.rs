@@ -37,9 +37,9 @@ pub(super) fn family() -> Family {
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, bias(json)?)?;
     block.feed_forward = block.feed_forward.with_bias(false);
-    let rotary = json.rotary(block.attention.head_dim, 500_000.0)?;
+    let rotary = json.rotary(block.attention()?.head_dim, 500_000.0)?;
     let rotary = rotary.with_pairing(RotaryPairing::Interleaved);
-    block.attention.position = Position::Rotary(rotary);
+    block.attention_mut()?.position = Position::Rotary(rotary);
     let norm = NormConfig {
         weight: NormWeight::Absent,
         ..block.norm
@@ -63,8 +63,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let stays = chunked(json, &turns)?;
     let step = json.size_or(&["interleave_moe_layer_step"], 1)?.max(1);
     let listed = json.numbers(&["moe_layers"])?;
-    Ok(stack.with_each(|i, block| {
-        let attention = &mut block.attention;
+    let stack = stack.with_each_attention(|i, attention| {
         attention.chunk = chunk.filter(|_| stays[i]);
         match turns[i] {
             true => attention.query_key_norm = norm,
@@ -73,6 +72,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
                 attention.temperature = tempers.then_some(temperature);
             }
         }
+    });
+    Ok(stack.with_each(|i, block| {
         let has_experts = match &listed {
             Some(layers) => layers.contains(&(i as f64)),
             None => (i + 1).is_multiple_of(step),

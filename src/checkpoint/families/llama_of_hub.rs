@@ -84,7 +84,8 @@ fn baichuan(json: &ConfigJson) -> Result<StackConfig> {
     let mut stack = plain(json)?;
     if !rotates {
         let alibi = AlibiConfig::new(AlibiSlopes::Appended, 1.0, AlibiRounding::None);
-        stack = stack.with_each(|_, block| block.attention.position = Position::Alibi(alibi));
+        stack =
+            stack.with_each_attention(|_, attention| attention.position = Position::Alibi(alibi));
     }
     Ok(stack)
 }
@@ -113,5 +114,5 @@ fn deci(json: &ConfigJson) -> Result<StackConfig> {
         );
         return Err(json.error(&key, reason));
     }
-    Ok(stack.with_each(|i, block| block.attention.n_kv_heads = of_layers[i] as usize))
+    Ok(stack.with_each_attention(|i, attention| attention.n_kv_heads = of_layers[i] as usize))
 }

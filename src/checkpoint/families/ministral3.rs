@@ -20,7 +20,7 @@ pub(super) fn ministral3(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("head_dim", 128);
     let mut block = block(json, AttentionBias::NONE)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
-    block.attention.window = json.optional_size(&["sliding_window"])?;
+    block.attention_mut()?.window = json.optional_size(&["sliding_window"])?;
     if let Some(parameters) = json.rotary_section()? {
         let beta = "llama_4_scaling_beta";
         let missing = || parameters.error(&[beta], "missing, expected a number");
@@ -30,7 +30,7 @@ pub(super) fn ministral3(json: &ConfigJson) -> Result<StackConfig> {
             Some("yarn" | "llama3" | "longrope") => json.optional_size(&key)?,
             _ => None,
         };
-        block.attention.temperature = Some(PositionTemperature {
+        block.attention_mut()?.temperature = Some(PositionTemperature {
             beta: parameters.optional_number(&[beta])?.ok_or_else(missing)?,
             interval: match outside {
                 Some(interval) => interval,

@@ -76,9 +76,9 @@ fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 8);
     let mut block = block(json, AttentionBias::NONE)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
-    let rotary = json.rotary(block.attention.head_dim, 1e6)?;
-    block.attention.position = Position::Rotary(rotary);
-    block.attention.window = json.optional_size(&["sliding_window"])?;
+    let rotary = json.rotary(block.attention()?.head_dim, 1e6)?;
+    block.attention_mut()?.position = Position::Rotary(rotary);
+    block.attention_mut()?.window = json.optional_size(&["sliding_window"])?;
     let routing = RoutingConfig::renormalized(json.size(&["num_experts_per_tok"])?);
     let n_experts = json.size(&["num_local_experts", "num_experts"])?;
     block.feed_forward.experts = Some(ExpertsConfig::new(n_experts, routing));
@@ -100,9 +100,10 @@ fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
 pub(super) fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 4);
     let mut block = block(json, bias(json)?)?;
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    block.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     if json.flag(&["use_sliding_window"], false)? {
-        block.attention.window = json.switchable_size("sliding_window", 4096)?; // in all layers
+        block.attention_mut()?.window = json.switchable_size("sliding_window", 4096)?; // in all layers
     }
     with_experts(json, uniform(json, block)?, None)
 }

@@ -117,10 +117,12 @@ pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
     block.residual.attention_dropout = attention_dropout;
     let stack = StackConfig::uniform(block, n_blocks, Some(norm));
-    Ok(stack.with_each(|i, block| {
+    let stack = stack.with_each_attention(|i, attention| {
         let rotary = if is_local[i] { &local } else { &global };
-        block.attention.position = Position::Rotary(rotary.clone());
-        block.attention.window = is_local[i].then_some(window);
+        attention.position = Position::Rotary(rotary.clone());
+        attention.window = is_local[i].then_some(window);
+    });
+    Ok(stack.with_each(|i, block| {
         if i == 0 {
             block.attention_placement = NormPlacement::None; // the embeddings are already normalized
         }

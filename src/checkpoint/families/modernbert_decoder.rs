@@ -54,6 +54,5 @@ pub(super) fn family() -> Family {
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let stack = modernbert::config(json)?;
-    let causal = |block: &mut BlockConfig| block.attention.visibility = Visibility::Causal;
-    Ok(stack.with_each(|_, block| causal(block)))
+    Ok(stack.with_each_attention(|_, attention| attention.visibility = Visibility::Causal))
 }

@@ -46,7 +46,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         Some("olmo") => QueryKeyNormSpan::Whole,
         _ => QueryKeyNormSpan::Head,
     };
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, span));
+    block.attention_mut()?.query_key_norm = Some(QueryKeyNorm::new(block.norm, span));
     if json.flag(&["norm_after"], false)? {
         block.attention_placement = NormPlacement::Output;
         block.feed_forward_placement = NormPlacement::Output;
@@ -55,8 +55,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let Some(scaled) = json.numbers(&["rope_scaling_layers"])? else {
         return Ok(stack);
     };
-    Ok(stack.with_each(|i, block| {
-        if let Position::Rotary(rotary) = &mut block.attention.position
+    Ok(stack.with_each_attention(|i, attention| {
+        if let Position::Rotary(rotary) = &mut attention.position
             && !scaled.contains(&(i as f64))
         {
             *rotary = RotaryConfig::new(rotary.dim, rotary.theta);

@@ -77,7 +77,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let bias = RelativeBiasConfig {
         n_buckets: N_BUCKETS,
         max_distance: 128,
-        n_heads: block.attention.n_heads,
+        n_heads: block.attention()?.n_heads,
     };
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, None).with_relative_bias(bias))

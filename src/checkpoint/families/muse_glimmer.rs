@@ -41,7 +41,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let final_norm = block.norm;
     block.norm = block.norm.with_weight(NormWeight::OnePlus);
     block.output_norm_eps = Some(json.number(&["post_norm_eps"], 1e-8)?);
-    let attention = &mut block.attention;
+    let attention = block.attention_mut()?;
     attention.scale *= json.number(&["qk_scale_factor"], 3.87)?;
     let norm = final_norm.with_weight(NormWeight::Absent);
     attention.query_key_norm = Some(QueryKeyNorm::new(norm, QueryKeyNormSpan::Head));
@@ -69,10 +69,10 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     };
     let window = json.switchable_size("sliding_window", 2048)?;
     let is_sliding = json.sliding_layers(n_blocks, |i| !is_global(i))?;
-    Ok(stack.with_each(|i, block| {
-        block.attention.window = window.filter(|_| is_sliding[i]);
+    Ok(stack.with_each_attention(|i, attention| {
+        attention.window = window.filter(|_| is_sliding[i]);
         if !turns[i] {
-            block.attention.position = Position::None;
+            attention.position = Position::None;
         }
     }))
 }

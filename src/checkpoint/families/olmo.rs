@@ -47,7 +47,7 @@ fn olmo(json: &ConfigJson) -> Result<StackConfig> {
     block.norm = NormConfig::layer_norm(block.d_model(), 1e-5)
         .with_bias(false)
         .with_weight(NormWeight::Absent);
-    block.attention.clip = json.optional_number(&["clip_qkv"])?;
+    block.attention_mut()?.clip = json.optional_number(&["clip_qkv"])?;
     uniform(json, block)
 }
 
@@ -57,23 +57,24 @@ fn olmo2(json: &ConfigJson) -> Result<StackConfig> {
 
 fn olmo3(json: &ConfigJson) -> Result<StackConfig> {
     let stack = olmo2(json)?;
-    let head_dim = stack.blocks[0].attention.head_dim;
+    let head_dim = stack.blocks[0].attention()?.head_dim;
     // If there are `rope_parameters`, transformers uses a separate base for global layers only.
     let local = json.rotary_of_type("sliding_attention", "", head_dim, 5e5)?;
     let global = global_rotary(json, head_dim, 5e5)?;
     let window = json.switchable_size("sliding_window", 4096)?;
     let is_sliding = json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(4))?;
-    Ok(stack.with_each(|i, block| {
-        block.attention.window = window.filter(|_| is_sliding[i]);
+    Ok(stack.with_each_attention(|i, attention| {
+        attention.window = window.filter(|_| is_sliding[i]);
         let rotary = if is_sliding[i] { &local } else { &global };
-        block.attention.position = Position::Rotary(rotary.clone());
+        attention.position = Position::Rotary(rotary.clone());
     }))
 }
 
 fn olmoe(json: &ConfigJson) -> Result<StackConfig> {
     json.only("clip_qkv", &[Value::Null])?; // it would clip after the norms
     let mut block = block(json, bias(json)?)?;
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole));
+    block.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole));
     with_experts(json, uniform(json, block)?, None)
 }
 
@@ -90,6 +91,6 @@ pub(super) fn behind(
     let mut block = block(json, bias)?;
     block.attention_placement = NormPlacement::Output;
     block.feed_forward_placement = NormPlacement::Output;
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, span));
+    block.attention_mut()?.query_key_norm = Some(QueryKeyNorm::new(block.norm, span));
     Ok(block)
 }

@@ -42,11 +42,11 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_topology(Topology::Parallel(ParallelNorm::Shared))
         .with_residual_dropout(json.number(&["resid_pdrop"], 0.0)?);
     block.norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
-    let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
-    block.attention.position = Position::Rotary(rotary);
+    let rotary = json.partial_rotary(block.attention()?.head_dim, 0.5, 10000.0)?;
+    block.attention_mut()?.position = Position::Rotary(rotary);
     if json.flag(&["qk_layernorm"], false)? {
         let norm = QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head);
-        block.attention.query_key_norm = Some(norm);
+        block.attention_mut()?.query_key_norm = Some(norm);
     }
     block.feed_forward = block
         .feed_forward

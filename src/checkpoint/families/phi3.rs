@@ -28,8 +28,8 @@ fn phi3(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = unrotated_block(json, AttentionBias::NONE)?
         .with_residual_dropout(json.number(&["resid_pdrop"], 0.0)?);
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
-    block.attention.window = json.optional_size(&["sliding_window"])?;
-    let rotary = json.partial_rotary(block.attention.head_dim, 1.0, 10000.0)?;
-    block.attention.position = Position::Rotary(rotary.rounded_up());
+    block.attention_mut()?.window = json.optional_size(&["sliding_window"])?;
+    let rotary = json.partial_rotary(block.attention()?.head_dim, 1.0, 10000.0)?;
+    block.attention_mut()?.position = Position::Rotary(rotary.rounded_up());
     uniform(json, block)
 }

@@ -21,8 +21,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     json.only("num_experts_per_tok", &[json!(2)])?; // it selects two experts, whatever the key says
     let mut block = block(json, bias(json)?)?;
     block.norm = NormConfig::layer_norm(block.d_model(), json.number(&["rms_norm_eps"], 1e-5)?);
-    block.attention.window = json.optional_size(&["sliding_window"])?;
-    block.attention.position = Position::Rotary(rotary(json, block.attention.head_dim)?);
+    block.attention_mut()?.window = json.optional_size(&["sliding_window"])?;
+    block.attention_mut()?.position = Position::Rotary(rotary(json, block.attention()?.head_dim)?);
     let tolerance = 2.0 * json.number(&["router_jitter_noise"], 0.01)?;
     let routing = RoutingConfig {
         scores: RoutingScores::Logits,

@@ -87,7 +87,7 @@ fn molmo2(json: &ConfigJson) -> Result<StackConfig> {
         .with_bias(AttentionBias::new(has_bias, has_bias))
         .with_dropout(json.number(&["attention_dropout"], 0.0)?);
     Ok(without_final_norm(stack.with_each(|_, block| {
-        block.attention = attention.clone();
+        block.mixer = attention.clone().into()
     })))
 }
 
@@ -99,10 +99,10 @@ fn glm_asr() -> Family {
             ..AttentionBias::ALL
         };
         let mut block = llama::block(json, bias)?;
-        let head_dim = block.attention.head_dim;
+        let head_dim = block.attention()?.head_dim;
         let rotary = json.partial_rotary(head_dim, 0.5, 10000.0)?;
-        block.attention.position = Position::Rotary(rotary.rounded_up());
-        block.attention.visibility = Visibility::Bidirectional;
+        block.attention_mut()?.position = Position::Rotary(rotary.rounded_up());
+        block.attention_mut()?.visibility = Visibility::Bidirectional;
         block.feed_forward = block
             .feed_forward
             .with_form(FeedForwardForm::Plain)

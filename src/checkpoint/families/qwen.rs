@@ -102,7 +102,8 @@ pub(super) fn qwen3(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 32);
     let json = &json.with_default("head_dim", 128);
     let mut block = block(json, bias(json)?)?;
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    block.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     with_windows(json, uniform(json, block)?, |i, first| i >= first)
 }
 
@@ -144,7 +145,5 @@ fn sliding(
     let window = json.switchable_size("sliding_window", 4096)?;
     let max_layers = json.size_or(&["max_window_layers"], max_layers)?;
     let is_sliding = json.sliding_layers(stack.blocks.len(), |i| default(i, max_layers))?;
-    Ok(stack.with_each(|i, block| {
-        block.attention.window = window.filter(|_| is_sliding[i]);
-    }))
+    Ok(stack.with_each_attention(|i, of| of.window = window.filter(|_| is_sliding[i])))
 }

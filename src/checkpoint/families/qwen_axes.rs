@@ -71,8 +71,8 @@ pub(super) fn by_axes(
 ) -> Result<StackConfig> {
     let pairs = json.pairs_of_axes(default)?;
     let axes = RotaryAxes::Tokens(TokenAxes { pairs, order });
-    Ok(stack.with_each(|_, block| {
-        if let Position::Rotary(rotary) = &mut block.attention.position {
+    Ok(stack.with_each_attention(|_, attention| {
+        if let Position::Rotary(rotary) = &mut attention.position {
             rotary.axes = Some(axes.clone());
         }
     }))

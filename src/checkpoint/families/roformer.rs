@@ -46,9 +46,9 @@ fn words(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     json.only("rotary_value", &[json!(false)])?;
-    Ok(bert::config(json)?.with_each(|_, block| {
-        let rotary = RotaryConfig::new(block.attention.head_dim, 10000.0);
+    Ok(bert::config(json)?.with_each_attention(|_, attention| {
+        let rotary = RotaryConfig::new(attention.head_dim, 10000.0);
         let rotary = rotary.with_pairing(RotaryPairing::Interleaved);
-        block.attention.position = Position::Rotary(rotary);
+        attention.position = Position::Rotary(rotary);
     }))
 }

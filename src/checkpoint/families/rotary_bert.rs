@@ -92,11 +92,12 @@ pub(super) fn block_with(
 ) -> Result<BlockConfig> {
     let mut block = bert::block(json)?;
     let d_head = json.optional_size(&["head_dim"])?;
-    if let Some(d_head) = d_head.filter(|&d_head| d_head != block.attention.head_dim) {
+    let usual = block.attention()?.head_dim;
+    if let Some(d_head) = d_head.filter(|&d_head| d_head != usual) {
         let reason = format!("found {d_head}, expected the model's width divided by the heads");
         return Err(json.error(&["head_dim"], reason));
     }
-    block.attention.position = Position::Rotary(rotary(json, block.attention.head_dim)?);
+    block.attention_mut()?.position = Position::Rotary(rotary(json, usual)?);
     Ok(block)
 }
 

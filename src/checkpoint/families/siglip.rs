@@ -80,7 +80,7 @@ fn attended(_: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
         AttentionPoolConfig {
             attention: AttentionConfig {
                 dropout: 0.0,
-                ..block.attention.clone()
+                ..block.attention()?.clone()
             },
             norm: block.norm,
             feed_forward: block.feed_forward.clone(),

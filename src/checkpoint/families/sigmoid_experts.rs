@@ -46,10 +46,10 @@ pub(super) fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("head_dim", whole_width_of_heads(json)?);
     let mut block = unrotated_block(json, bias_of_inputs(json)?)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
-    let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
-    block.attention.position = Position::Rotary(rotary.rounded_up());
+    let rotary = json.partial_rotary(block.attention()?.head_dim, 0.5, 10000.0)?;
+    block.attention_mut()?.position = Position::Rotary(rotary.rounded_up());
     if json.flag(&["use_qk_norm"], false)? {
-        block.attention.query_key_norm =
+        block.attention_mut()?.query_key_norm =
             Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     }
     let json = &json.with_default("n_shared_experts", 1);
@@ -71,7 +71,8 @@ fn whole_width_of_heads(json: &ConfigJson) -> Result<usize> {
 fn dots1(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 32);
     let mut block = block(json, bias(json)?)?;
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    block.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     let stack = with_experts(json, uniform(json, block)?, false, |i| {
         Ok(i >= json.size_or(&["first_k_dense_replace"], 0)?)
     })?;
@@ -87,14 +88,15 @@ fn minimax_m2(json: &ConfigJson) -> Result<StackConfig> {
         return Err(json.error(&[ATTENTION_TYPES], reason));
     }
     let mut block = unrotated_block(json, AttentionBias::NONE)?;
-    let head_dim = block.attention.head_dim;
+    let head_dim = block.attention()?.head_dim;
     let share = match json.optional_size(&["rotary_dim"])? {
         Some(rotary_dim) => rotary_dim as f64 / head_dim as f64,
         None => 1.0,
     };
     let rotary = json.partial_rotary(head_dim, share, 5e6)?;
-    block.attention.position = Position::Rotary(rotary);
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole));
+    block.attention_mut()?.position = Position::Rotary(rotary);
+    block.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole));
     let routing = RoutingConfig {
         scores: RoutingScores::Sigmoid,
         ..RoutingConfig::renormalized(json.size_or(&["num_experts_per_tok"], 8)?)

@@ -56,8 +56,9 @@ fn flint(json: &ConfigJson) -> Result<StackConfig> {
         None => json.with("mlp_only_layers", json!([0, 1])),
     };
     let mut block = block(json, bias(json)?)?;
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
-    block.attention.sinks = true;
+    block.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    block.attention_mut()?.sinks = true;
     let shared = SharedExpertConfig {
         d_ff: json.size_or(&["shared_expert_intermediate_size"], 1024)?,
         gate: false,
@@ -69,11 +70,11 @@ fn flint(json: &ConfigJson) -> Result<StackConfig> {
     );
     let is_sliding =
         json.sliding_layers(stack.blocks.len(), |i| i >= 2 && i % 4 != 1 && i != last)?;
-    Ok(stack.with_each(|i, block| {
-        match is_sliding[i] {
-            true => block.attention.window = Some(window),
-            false => block.attention.position = Position::None,
-        }
+    let stack = stack.with_each_attention(|i, attention| match is_sliding[i] {
+        true => attention.window = Some(window),
+        false => attention.position = Position::None,
+    });
+    Ok(stack.with_each(|_, block| {
         if let Some(experts) = &mut block.feed_forward.experts {
             experts.routing.scores = RoutingScores::Sigmoid;
         }
@@ -83,10 +84,10 @@ fn flint(json: &ConfigJson) -> Result<StackConfig> {
 fn privacy_filter(json: &ConfigJson) -> Result<StackConfig> {
     let window = json.size_or(&["sliding_window"], 128)?;
     let json = &json.without("layer_types");
-    Ok(gpt_oss::config(json)?.with_each(|_, block| {
-        block.attention.visibility = Visibility::Bidirectional;
-        block.attention.window = Some(window);
-        if let Position::Rotary(rotary) = &mut block.attention.position {
+    Ok(gpt_oss::config(json)?.with_each_attention(|_, attention| {
+        attention.visibility = Visibility::Bidirectional;
+        attention.window = Some(window);
+        if let Position::Rotary(rotary) = &mut attention.position {
             rotary.pairing = RotaryPairing::Interleaved;
         }
     }))

@@ -34,10 +34,10 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let window = json.optional_size(&["sliding_window"])?;
     let may_slide = json.flag(&["use_sliding_window"], false)?;
     let is_sliding = json.sliding_layers(n_blocks, |i| may_slide && !turns[i])?;
-    Ok(stack.with_each(|i, block| {
-        block.attention.window = window.filter(|_| is_sliding[i]);
+    Ok(stack.with_each_attention(|i, attention| {
+        attention.window = window.filter(|_| is_sliding[i]);
         if !turns[i] {
-            block.attention.position = Position::None;
+            attention.position = Position::None;
         }
     }))
 }

@@ -21,7 +21,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("intermediate_size", json.size(&["moe_intermediate_size"])?);
     let mut block = block(json, bias_of_inputs(json)?)?;
     json.only_whole_heads()?; // else transformers fails
-    let rotary = json.rotary(block.attention.head_dim, 1e6)?;
-    block.attention.position = Position::Rotary(rotary);
+    let rotary = json.rotary(block.attention()?.head_dim, 1e6)?;
+    block.attention_mut()?.position = Position::Rotary(rotary);
     with_experts(json, uniform(json, block)?, true, |_| Ok(true))
 }

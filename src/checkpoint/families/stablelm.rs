@@ -28,10 +28,10 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     block.residual.feed_forward_dropout = json.number(&["hidden_dropout"], 0.0)?; // no dropout after the attention
     let norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
     block.norm = norm;
-    let rotary = json.partial_rotary(block.attention.head_dim, 0.25, 10000.0)?;
-    block.attention.position = Position::Rotary(rotary);
+    let rotary = json.partial_rotary(block.attention()?.head_dim, 0.25, 10000.0)?;
+    block.attention_mut()?.position = Position::Rotary(rotary);
     if json.flag(&["qk_layernorm"], false)? {
-        block.attention.query_key_norm = Some(QueryKeyNorm::new(
+        block.attention_mut()?.query_key_norm = Some(QueryKeyNorm::new(
             norm.with_bias(false),
             QueryKeyNormSpan::EachHead,
         ));

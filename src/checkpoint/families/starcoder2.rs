@@ -33,7 +33,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_residual_dropout(json.number(&["residual_dropout"], 0.0)?);
     let eps = json.number(&["norm_epsilon", "layer_norm_eps"], 1e-5)?;
     block.norm = NormConfig::layer_norm(block.d_model(), eps);
-    block.attention.window = json.optional_size(&["sliding_window"])?;
+    block.attention_mut()?.window = json.optional_size(&["sliding_window"])?;
     block.feed_forward = block
         .feed_forward
         .with_form(FeedForwardForm::Plain)

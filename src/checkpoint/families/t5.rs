@@ -134,7 +134,7 @@ fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let factor = json.number(&["initializer_factor"], 1.0)?;
     let block = &encoder(json)?.blocks[0];
     let (d_model, d_ff) = (block.d_model(), block.feed_forward.d_ff);
-    let (n_heads, d_kv) = (block.attention.n_heads, block.attention.head_dim);
+    let (n_heads, d_kv) = (block.attention()?.n_heads, block.attention()?.head_dim);
     let normal = |width: usize| Distribution::Normal {
         deviation: factor / (width as f64).sqrt(),
     };

@@ -80,8 +80,9 @@ fn start(json: &ConfigJson) -> Result<TwoStackKind> {
 
 fn encoder(json: &ConfigJson) -> Result<StackConfig> {
     let dropout = json.number(&["dropout_rate"], 0.0)?;
-    let stack = gemma2(json)?.with_each(|_, block| {
-        block.attention.visibility = Visibility::Bidirectional;
+    let stack = gemma2(json)?
+        .with_each_attention(|_, attention| attention.visibility = Visibility::Bidirectional);
+    let stack = stack.with_each(|_, block| {
         block.feed_forward.dropout = dropout;
         block.residual.attention_dropout = dropout;
         block.residual.feed_forward_dropout = dropout;

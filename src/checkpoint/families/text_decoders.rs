@@ -74,7 +74,8 @@ pub(super) fn families() -> Vec<Family> {
 fn chameleon(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = biased_block(&json.without("head_dim"))?;
     let norm = NormConfig::layer_norm(block.d_model(), 1e-5);
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(norm, QueryKeyNormSpan::EachHead));
+    block.attention_mut()?.query_key_norm =
+        Some(QueryKeyNorm::new(norm, QueryKeyNormSpan::EachHead));
     if json.flag(&["swin_norm"], false)? {
         // After their layers, before the residual addition.
         block.attention_placement = NormPlacement::Output;

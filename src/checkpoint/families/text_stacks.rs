@@ -16,8 +16,8 @@ fn dia() -> Family {
     let names = ["q_proj", "k_proj", "v_proj", "o_proj"];
     llama::decoder("dia_encoder", |json| {
         let mut block = block(&json.without("attention_dropout"), AttentionBias::NONE)?;
-        block.attention.scale = 1.0;
-        block.attention.visibility = Visibility::Bidirectional;
+        block.attention_mut()?.scale = 1.0;
+        block.attention_mut()?.visibility = Visibility::Bidirectional;
         uniform(json, block)
     })
     .without_ends()
@@ -42,7 +42,7 @@ fn canary() -> Family {
             json,
             llama::bias(&json.with_default("attention_bias", true))?,
         )?;
-        block.attention.position = Position::None;
+        block.attention_mut()?.position = Position::None;
         block.norm = NormConfig::layer_norm(block.d_model(), 1e-5);
         block.feed_forward = block
             .feed_forward
@@ -94,7 +94,7 @@ fn pix2struct() -> Family {
             let json = &json.with("is_gated_act", true).without("head_dim");
             let json = &json.with_default("dense_act_fn", "gelu_new");
             let stack = t5::decoder(&json.without("feed_forward_proj"))?;
-            let attention = &stack.blocks[0].attention;
+            let attention = stack.blocks[0].attention()?;
             if attention.n_heads * attention.head_dim != attention.d_model {
                 return Err(json.error(&["d_kv"], "times num_heads must be hidden_size"));
             }

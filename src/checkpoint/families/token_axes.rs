@@ -84,15 +84,15 @@ fn glm_ocr(json: &ConfigJson) -> Result<StackConfig> {
 
 /// Adds norms around each sublayer and interleaved rotary embeddings.
 fn turning(json: &ConfigJson, block: BlockConfig) -> Result<BlockConfig> {
-    let rotary = json.partial_rotary(block.attention.head_dim, 1.0, 10000.0)?;
-    Ok(interleaved(sandwich_block(block), rotary))
+    let rotary = json.partial_rotary(block.attention()?.head_dim, 1.0, 10000.0)?;
+    interleaved(sandwich_block(block), rotary)
 }
 
 fn glm_image(json: &ConfigJson) -> Result<StackConfig> {
     let has_bias = json.flag(&["attention_bias"], true)?;
     let mut block = sandwich_block(unrotated_block(json, AttentionBias::new(has_bias, false))?);
-    let rotary = json.partial_rotary(block.attention.head_dim, 1.0, 10000.0)?;
-    block.attention.position = Position::Rotary(rotary);
+    let rotary = json.partial_rotary(block.attention()?.head_dim, 1.0, 10000.0)?;
+    block.attention_mut()?.position = Position::Rotary(rotary);
     in_sections(json, block)
 }
 
@@ -106,7 +106,7 @@ fn paddleocr(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("rope_theta", 5e5);
     let mut block = block(json, AttentionBias::new(has_bias, has_bias))?;
     block.feed_forward = block.feed_forward.with_bias(has_bias);
-    block.attention.dropout = 0.0; // independent of the file
+    block.attention_mut()?.dropout = 0.0; // independent of the file
     by_axes(
         json,
         uniform(json, block)?,

@@ -55,7 +55,7 @@ fn aimv2_stack(json: &ConfigJson) -> Result<StackConfig> {
     let has_bias = json.flag(&["qkv_bias"], false)?;
     let bias = AttentionBias::new(has_bias, has_bias);
     let mut block = llama::with_mlp_bias(json, llama::block(json, bias)?)?;
-    block.attention.position = Position::None;
+    block.attention_mut()?.position = Position::None;
     llama::uniform(json, block)
 }
 
@@ -69,8 +69,10 @@ fn janus() -> Family {
         let has_bias = json.flag(&["attention_bias"], true)?;
         let hidden = json.number(&["hidden_dropout_rate"], 0.0)?;
         let projection = json.number(&["projection_dropout"], 0.0)?;
-        Ok(siglip::VISION.config(json)?.with_each(|_, block| {
-            block.attention.bias = AttentionBias::new(has_bias, true);
+        let bias = AttentionBias::new(has_bias, true);
+        let stack = siglip::VISION.config(json)?;
+        let stack = stack.with_each_attention(|_, attention| attention.bias = bias);
+        Ok(stack.with_each(|_, block| {
             block.feed_forward.dropout = hidden;
             block.residual.feed_forward_dropout = hidden;
             block.residual.attention_dropout = projection;
@@ -131,5 +133,5 @@ fn tipsv2_text() -> Family {
 /// Returns AIMv2's stack for images, in which every patch attends to all.
 pub(super) fn aimv2_images(json: &ConfigJson) -> Result<StackConfig> {
     let stack = aimv2_stack(json)?;
-    Ok(stack.with_each(|_, block| block.attention.visibility = Visibility::Bidirectional))
+    Ok(stack.with_each_attention(|_, attention| attention.visibility = Visibility::Bidirectional))
 }

@@ -96,9 +96,9 @@ pub(super) fn blocks(name: &str, prefixes: &[&str]) -> Family {
 pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("attention_probs_dropout_prob", 0.0);
     let mut block = block(&json.with_default("hidden_dropout_prob", 0.0))?;
-    let (n_heads, dropout) = (block.attention.n_heads, block.attention.dropout);
-    block.attention = attention_of(json, block.d_model(), n_heads)?.with_dropout(dropout);
-    block.attention.bias = AttentionBias::new(json.flag(&["qkv_bias"], true)?, true);
+    let (n_heads, dropout) = (block.attention()?.n_heads, block.attention()?.dropout);
+    *block.attention_mut()? = attention_of(json, block.d_model(), n_heads)?.with_dropout(dropout);
+    block.attention_mut()?.bias = AttentionBias::new(json.flag(&["qkv_bias"], true)?, true);
     block.attention_placement = NormPlacement::Pre;
     block.feed_forward_placement = NormPlacement::Pre;
     let (n_blocks, norm) = (json.n_blocks(&["num_hidden_layers"])?, block.norm);

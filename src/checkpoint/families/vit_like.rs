@@ -58,8 +58,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         false => None,
     };
     let dropout = json.number(&["projection_dropout"], 0.0)?;
+    let stack = stack.with_each_attention(|_, attention| attention.query_key_norm = of_scores);
     let stack = stack.with_each(|_, block| {
-        block.attention.query_key_norm = of_scores;
         block.residual.layer_scale = true;
         block.residual.attention_dropout = dropout;
         if is_rms {

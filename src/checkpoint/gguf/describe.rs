@@ -12,7 +12,7 @@ use super::own_config::config;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::gguf::config::keys::{file_type, of_stack, rotary};
 use crate::checkpoint::scheme::Family;
-use crate::config::{RotaryConfig, RotaryScaling, StackConfig};
+use crate::config::{BlockConfig, RotaryConfig, RotaryScaling, StackConfig};
 use crate::error::{Error, Result};
 use candle_blocks_files::gguf::BlockKind;
 use candle_blocks_files::gguf::write::TensorEntry;
@@ -158,7 +158,8 @@ fn is_size(value: &Value) -> bool {
 /// Every how many layers one sees all positions, if it is not six as where nothing is said; else which layers do not.
 fn pattern(stack: &StackConfig) -> Option<Value> {
     let blocks = stack.layers.iter().map(|&i| &stack.blocks[i]);
-    let is_local: Vec<bool> = blocks.map(|b| b.attention.window.is_some()).collect();
+    let is_local = |block: &BlockConfig| block.attention().is_ok_and(|a| a.window.is_some());
+    let is_local: Vec<bool> = blocks.map(is_local).collect();
     let period = is_local
         .iter()
         .position(|local| !local)

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::checkpoint::config_json::ConfigJson;
-use crate::config::{StackConfig, Visibility};
+use crate::config::{BlockConfig, StackConfig, Visibility};
 use crate::error::Result;
 
 const KEY: &str = "is_causal";
@@ -21,7 +21,7 @@ pub(crate) fn masked(json: &ConfigJson, stack: StackConfig) -> Result<StackConfi
     };
     let is_null = said.is_null();
     let is_causal = !is_null && json.flag(&[KEY], true)?;
-    let attentions = || stack.blocks.iter().map(|block| &block.attention);
+    let attentions = || stack.blocks.iter().flat_map(BlockConfig::attention);
     let sees = |visibility| attentions().any(|attention| attention.visibility == visibility);
     let only = |usual: bool| json.only(KEY, &[Value::Bool(usual)]);
     if is_causal && sees(Visibility::Bidirectional) {
@@ -38,6 +38,7 @@ pub(crate) fn masked(json: &ConfigJson, stack: StackConfig) -> Result<StackConfi
     }
     Ok(match is_causal {
         true => stack,
-        false => stack.with_each(|_, block| block.attention.visibility = Visibility::Bidirectional),
+        false => stack
+            .with_each_attention(|_, attention| attention.visibility = Visibility::Bidirectional),
     })
 }

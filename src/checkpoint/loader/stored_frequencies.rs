@@ -9,7 +9,7 @@ use candle_core::DType;
 
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::scheme::{Family, matches};
-use crate::config::{Position, RotaryConfig, RotaryScaling, StackConfig};
+use crate::config::{BlockConfig, Position, RotaryConfig, RotaryScaling, StackConfig};
 use crate::error::{Error, Result};
 
 /// Families with such a buffer, and the pattern for its names: one buffer for the model, or in older files one for each layer.
@@ -31,13 +31,12 @@ pub(crate) fn with_stored(
     let Some((_, pattern)) = BUFFERS.iter().find(|(name, _)| *name == family.name) else {
         return Ok(config);
     };
-    let is_rotary = |block: &crate::config::BlockConfig| {
-        matches!(block.attention.position, Position::Rotary(_))
-    };
+    let mut attentions = config.blocks.iter().flat_map(BlockConfig::attention);
+    let is_rotary = attentions.any(|of| matches!(of.position, Position::Rotary(_)));
     let Some(name) = files.names().filter(|name| matches(pattern, name)).min() else {
         return Ok(config);
     };
-    if !config.blocks.iter().any(is_rotary) {
+    if !is_rotary {
         return Ok(config);
     }
     let name = name.to_string();
@@ -45,9 +44,10 @@ pub(crate) fn with_stored(
     let stored = files.read(&name)?.to_dtype(DType::F64)?.flatten_all()?;
     let stored: Vec<f64> = stored.to_vec1()?;
     let path = files.find(&name)?.path.to_path_buf();
-    let mut blocks = config.blocks.clone();
-    for block in &mut blocks {
-        let Position::Rotary(rotary) = &mut block.attention.position else {
+    let mut config = config;
+    let blocks = config.blocks.iter_mut();
+    for attention in blocks.flat_map(BlockConfig::attention_mut) {
+        let Position::Rotary(rotary) = &mut attention.position else {
             continue;
         };
         if shape != [rotary.dim / 2] {
@@ -67,7 +67,7 @@ pub(crate) fn with_stored(
         }
         set(rotary, &stored);
     }
-    Ok(StackConfig { blocks, ..config })
+    Ok(config)
 }
 
 /// Sets the frequencies, unless they are the base's.

@@ -218,7 +218,7 @@ impl StoredParameter {
         let n_items = match &block.cross_attention {
             _ if self.role.contains(".feed_forward.") => whole,
             Some(cross) if self.role.contains(".cross_attention.") => cross.n_kv_heads,
-            _ => block.attention.n_kv_heads,
+            _ => block.facts().heads?.n_kv_heads,
         };
         let range = if n_items >= size {
             let (items, width) = (rank_range(n_items, rank, size), whole / n_items);

@@ -51,7 +51,8 @@ pub fn made_with_parameters<L>(
 
 /// Returns whether self-attention has a position bias (ALiBi).
 pub fn has_alibi(config: &StackConfig) -> bool {
-    let is_alibi = |block: &BlockConfig| matches!(block.attention.position, Position::Alibi(_));
+    let is_alibi =
+        |block: &BlockConfig| matches!(block.attention().unwrap().position, Position::Alibi(_));
     config.blocks.iter().any(is_alibi)
 }
 
@@ -162,9 +163,12 @@ impl Draws {
             stack = self.disentangled(stack);
         }
         for block in &mut stack.blocks {
-            let is_disentangled = matches!(block.attention.position, Position::Disentangled(_));
+            let is_disentangled = matches!(
+                block.attention().unwrap().position,
+                Position::Disentangled(_)
+            );
             if !is_disentangled && self.one_in(6) {
-                self.make_latent(&mut block.attention);
+                self.make_latent(block.attention_mut().unwrap());
             }
         }
         stack.validate().unwrap();
@@ -206,13 +210,13 @@ impl Draws {
                 key_bias: self.one_in(2),
                 query_bias: self.one_in(2),
             };
-            block.attention.n_kv_heads = block.attention.n_heads;
-            block.attention.soft_cap = None;
+            block.attention_mut().unwrap().n_kv_heads = block.attention().unwrap().n_heads;
+            block.attention_mut().unwrap().soft_cap = None;
             let mut position = DisentangledConfig::new(span);
             position.max_distance = self.of(&[None, Some(span + 2), Some(512)]);
             [position.content_to_position, position.position_to_content] = terms;
             position.projections = self.of(&[PositionProjections::Shared, own]);
-            block.attention.position = Position::Disentangled(position);
+            block.attention_mut().unwrap().position = Position::Disentangled(position);
         });
         stack.with_relative_embeddings(table)
     }
@@ -364,8 +368,9 @@ impl Draws {
     /// Adds to some blocks what was built after all else, so that the other draws of a seed stay what they were.
     pub fn add_to(&mut self, stack: &mut StackConfig) {
         for block in &mut stack.blocks {
+            let own = block.mixer.attention_mut().ok();
             let cross = block.cross_attention.as_mut();
-            for attention in [Some(&mut block.attention), cross].into_iter().flatten() {
+            for attention in own.into_iter().chain(cross) {
                 let is_alibi = matches!(attention.position, Position::Alibi(_));
                 attention.sinks = !is_alibi && self.one_in(4);
             }
@@ -379,7 +384,7 @@ impl Draws {
             }
         }
         for block in &mut stack.blocks {
-            let attention = &mut block.attention;
+            let attention = block.attention_mut().unwrap();
             if attention.visibility == Visibility::Causal
                 && attention.window.is_none()
                 && self.one_in(3)
@@ -407,7 +412,7 @@ impl Draws {
             }
         }
         for block in &mut stack.blocks {
-            let attention = &mut block.attention;
+            let attention = block.attention_mut().unwrap();
             let is_disentangled = matches!(attention.position, Position::Disentangled(_));
             if attention.latent.is_none() && !is_disentangled {
                 let norm = self.one_in(4).then(|| self.of(&[1e-3, 0.1]));
@@ -453,14 +458,14 @@ impl Draws {
             }
         }
         if stack.layers == [0, 1] && self.one_in(2) {
-            let shared = stack.blocks[0].attention.clone();
+            let shared = stack.blocks[0].attention().unwrap().clone();
             let shared = shared.with_shared_keys(Some(0)).with_values_as_keys(false);
             if shared.validate().is_ok() {
-                stack.blocks[1].attention = shared;
+                *stack.blocks[1].attention_mut().unwrap() = shared;
             }
         }
         for block in &mut stack.blocks {
-            let attention = &mut block.attention;
+            let attention = block.attention_mut().unwrap();
             let is_bidirectional = attention.visibility == Visibility::Bidirectional;
             if let Position::Alibi(alibi) = &mut attention.position {
                 alibi.both_sides = is_bidirectional && self.one_in(2);
@@ -478,8 +483,9 @@ impl Draws {
             }
         }
         for block in &mut stack.blocks {
+            let own = block.mixer.attention_mut().ok();
             let cross = block.cross_attention.as_mut();
-            for attention in [Some(&mut block.attention), cross].into_iter().flatten() {
+            for attention in own.into_iter().chain(cross) {
                 attention.sub_norm = self.one_in(5).then(|| self.norm(1));
             }
             if block.feed_forward.experts.is_none() {

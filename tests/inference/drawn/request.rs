@@ -12,7 +12,7 @@ impl Draws {
     pub fn request(&mut self, config: &StackConfig) -> Request {
         let (batch, seq) = (1 + self.below(3), 1 + self.below(9));
         let d_model = config.blocks[0].d_model();
-        let n_heads = config.blocks[0].attention.n_heads;
+        let n_heads = config.blocks[0].attention().unwrap().n_heads;
         let cross = config
             .blocks
             .iter()
@@ -73,7 +73,7 @@ impl Draws {
 }
 /// Returns whether rotary angles depend on the sequence length.
 fn depends_on_length(config: &StackConfig) -> bool {
-    let by_length = |block: &BlockConfig| match &block.attention.position {
+    let by_length = |block: &BlockConfig| match &block.attention().unwrap().position {
         Position::Rotary(rotary) => matches!(
             rotary.scaling,
             RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
@@ -208,7 +208,7 @@ impl Request {
             let kept: Vec<usize> = (0..row.len()).filter(|&at| row[at] == 1).collect();
             kept.windows(2).any(|pair| pair[1] > pair[0] + 1)
         };
-        let mut attentions = config.blocks.iter().map(|block| &block.attention);
+        let mut attentions = config.blocks.iter().map(|block| block.attention().unwrap());
         let shares_keys = attentions.any(|attention| attention.shared_keys.is_some());
         let computed = self.additive.is_some() || shares_keys;
         !computed && !has_alibi(config) && !keep.chunks(self.seq).any(has_gap)
@@ -284,7 +284,8 @@ impl Request {
 
     /// Returns whether a cached run gives the same result as a whole one.
     pub fn can_be_cached(&self, config: &StackConfig) -> bool {
-        let causal = |block: &BlockConfig| block.attention.visibility == Visibility::Causal;
+        let causal =
+            |block: &BlockConfig| block.attention().unwrap().visibility == Visibility::Causal;
         config.blocks.iter().all(causal) && !depends_on_length(config) && self.additive.is_none()
     }
 

@@ -114,7 +114,7 @@ impl Subject {
         }
         Ok(Self {
             layers: layers(&config)?,
-            operations: operations::of_stack(&config, batch, seq),
+            operations: operations::of_stack(&config, batch, seq)?,
             family: family.to_string(),
             config,
             x,
@@ -157,11 +157,15 @@ fn bert_block(sizes: Sizes) -> Result<BlockConfig> {
 /// Refuses sizes that need more memory than there is, because running out of memory later cannot be caught.
 fn check_memory(config: &StackConfig, batch: usize, seq: usize) -> Result<()> {
     let sizes = |block: &BlockConfig| {
+        let facts = block.facts();
+        let heads = facts.heads;
         let [d_model, d_ff, query, heads] = [
-            block.d_model(),
+            facts.d_model,
             block.feed_forward.d_ff,
-            block.attention.query_width(),
-            block.attention.n_heads,
+            heads.map_or(facts.d_model, |heads| {
+                heads.n_heads.saturating_mul(heads.head_dim)
+            }),
+            heads.map_or(0, |heads| heads.n_heads),
         ]
         .map(|size| size as f64);
         let (batch, seq) = (batch as f64, seq as f64);

@@ -118,7 +118,10 @@ fn a_model_is_measured_in_its_own_sizes() {
         let config = config.config();
         assert_eq!(report["layers"], config.layers.len());
         assert_eq!(report["d_model"], config.blocks[0].d_model());
-        assert_eq!(report["heads"], config.blocks[0].attention.n_heads);
+        assert_eq!(
+            report["heads"],
+            config.blocks[0].attention().unwrap().n_heads
+        );
     }
 }
 

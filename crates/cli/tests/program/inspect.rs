@@ -158,7 +158,7 @@ fn expected(block: &BlockConfig) -> Expected {
     let summed = if has_sum { ff.d_model } else { 0 };
     Expected {
         counts: [
-            attention(&block.attention)
+            attention(block.attention().unwrap())
                 + block
                     .gemma
                     .laurel_rank

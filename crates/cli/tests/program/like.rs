@@ -53,7 +53,7 @@ fn smollm3_in_a_few_lines_of_json_gives_pytorchs_results() {
         .config()
         .blocks
         .iter()
-        .map(|block| &block.attention.position);
+        .map(|block| &block.attention().unwrap().position);
     let turns: Vec<bool> = positions
         .map(|position| *position != Position::None)
         .collect();
@@ -62,7 +62,7 @@ fn smollm3_in_a_few_lines_of_json_gives_pytorchs_results() {
         .config()
         .blocks
         .iter()
-        .map(|block| block.attention.window);
+        .map(|block| block.attention().unwrap().window);
     assert_eq!(windows.collect::<Vec<_>>(), [None, None, Some(3), Some(3)]);
 
     // The program takes the same file.
@@ -116,7 +116,7 @@ fn the_same_difference_in_rust_is_the_same_family() {
 /// Reads a configuration as an author outside this crate would: starting from Llama's, with the rotation's own keys.
 fn read(json: &ConfigJson) -> Result<StackConfig> {
     let mut stack = Family::known("llama", None)?.stack_config(json)?;
-    let head_dim = stack.blocks[0].attention.head_dim;
+    let head_dim = stack.blocks[0].attention().unwrap().head_dim;
     let rotary = json.rotary(head_dim, 2e6)?;
     assert_eq!(json.partial_rotary(head_dim, 1.0, 2e6)?, rotary);
     assert_eq!(
@@ -130,11 +130,11 @@ fn read(json: &ConfigJson) -> Result<StackConfig> {
     let types = json.sliding_layers(stack.blocks.len(), |_| false)?;
     let window = json.optional_size(&["sliding_window"])?;
     for (i, block) in stack.blocks.iter_mut().enumerate() {
-        block.attention.position = match turns[i] == 0.0 {
+        block.attention_mut().unwrap().position = match turns[i] == 0.0 {
             true => Position::None,
             false => Position::Rotary(rotary.clone()),
         };
-        block.attention.window = window.filter(|_| types[i]);
+        block.attention_mut().unwrap().window = window.filter(|_| types[i]);
     }
     Ok(stack)
 }
@@ -260,11 +260,14 @@ fn any_setting_of_blocks_and_stack_may_differ() {
     let checkpoint = open_nested(&table).unwrap();
     let config = checkpoint.config();
     for block in &config.blocks {
-        let Position::Rotary(rotary) = &block.attention.position else {
-            panic!("{:?}", block.attention.position);
+        let Position::Rotary(rotary) = &block.attention().unwrap().position else {
+            panic!("{:?}", block.attention().unwrap().position);
         };
         assert_eq!(rotary.pairing, RotaryPairing::Interleaved);
-        assert_eq!((block.attention.scale, block.norm.eps), (0.25, 11.0));
+        assert_eq!(
+            (block.attention().unwrap().scale, block.norm.eps),
+            (0.25, 11.0)
+        );
     }
     assert_eq!(
         (config.final_norm.unwrap().eps, config.output_dropout),
@@ -273,7 +276,7 @@ fn any_setting_of_blocks_and_stack_may_differ() {
     let replaced = json!({"alibi": {"slopes": "appended", "scale": 1.0}});
     table["config"]["blocks"] = json!([{"set": {"attention": {"position": replaced}}}]);
     let checkpoint = open_nested(&table).unwrap();
-    let position = &checkpoint.config().blocks[1].attention.position;
+    let position = &checkpoint.config().blocks[1].attention().unwrap().position;
     assert!(matches!(position, Position::Alibi(_)), "{position:?}");
 }
 

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, FeedForwardConfig, GemmaConfig, NormConfig, Position, finite, probability,
-    setters,
+    AttentionConfig, FeedForwardConfig, GemmaConfig, MixerConfig, MixerFacts, NormConfig, Position,
+    finite, probability, setters,
 };
 use crate::error::{Error, Result};
 
@@ -104,8 +104,9 @@ pub enum Topology {
 #[must_use]
 #[non_exhaustive]
 pub struct BlockConfig {
-    /// Self-attention.
-    pub attention: AttentionConfig,
+    /// The mixer, usually self-attention.
+    #[serde(flatten)]
+    pub mixer: MixerConfig,
     /// Cross-attention to an encoder's output, between self-attention and feed-forward.
     pub cross_attention: Option<AttentionConfig>,
     /// The feed-forward.
@@ -131,13 +132,13 @@ pub struct BlockConfig {
 impl BlockConfig {
     /// Returns a sequential block with every norm at `placement` and without dropout.
     pub fn new(
-        attention: AttentionConfig,
+        mixer: impl Into<MixerConfig>,
         feed_forward: FeedForwardConfig,
         norm: NormConfig,
         placement: NormPlacement,
     ) -> Self {
         Self {
-            attention,
+            mixer: mixer.into(),
             cross_attention: None,
             feed_forward,
             norm,
@@ -178,7 +179,28 @@ impl BlockConfig {
 
     /// Returns the width of the input and the output.
     pub fn d_model(&self) -> usize {
-        self.attention.d_model
+        self.mixer.facts().d_model
+    }
+
+    /// Returns the properties of the mixer that other parts of a model depend on.
+    pub fn facts(&self) -> MixerFacts {
+        self.mixer.facts()
+    }
+
+    /// Returns the self-attention.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] if the mixer is of another kind.
+    pub fn attention(&self) -> Result<&AttentionConfig> {
+        self.mixer.attention()
+    }
+
+    /// Returns the self-attention, to change it.
+    ///
+    /// # Errors
+    /// Same as [`Self::attention`].
+    pub fn attention_mut(&mut self) -> Result<&mut AttentionConfig> {
+        self.mixer.attention_mut()
     }
 
     /// Checks each part, and that all parts have the same width.
@@ -186,7 +208,7 @@ impl BlockConfig {
     /// # Errors
     /// [`Error::InvalidConfig`] names the wrong setting and says what is expected.
     pub fn validate(&self) -> Result<()> {
-        self.attention.validate()?;
+        self.mixer.validate()?;
         self.feed_forward.validate()?;
         self.norm.validate()?;
         self.output_norm().validate()?;
@@ -195,11 +217,7 @@ impl BlockConfig {
         probability("residual dropout", self.residual.feed_forward_dropout)?;
         probability("parallel dropout", self.residual.parallel_dropout)?;
         probability("drop path", self.residual.drop_path)?;
-        let mut widths = vec![
-            self.attention.d_model,
-            self.feed_forward.d_model,
-            self.norm.d_model,
-        ];
+        let mut widths = vec![self.d_model(), self.feed_forward.d_model, self.norm.d_model];
         self.gemma.validate(self.topology)?;
         if let Some(cross) = &self.cross_attention {
             cross.validate()?;

@@ -25,7 +25,11 @@ impl StackConfig {
             })?;
         }
         if let (Some(bias), Some(block)) = (&mut part.relative_bias, part.blocks.first()) {
-            bias.n_heads = block.attention.n_heads; // as many as of every other block
+            // As many as every other block has.
+            bias.n_heads = block
+                .facts()
+                .heads
+                .map_or(bias.n_heads, |heads| heads.n_heads);
         }
         Ok(part)
     }
@@ -33,16 +37,16 @@ impl StackConfig {
 
 impl BlockConfig {
     fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
-        let attentions = [Some(&mut self.attention), self.cross_attention.as_mut()];
-        for attention in attentions.into_iter().flatten() {
-            attention.divide(rank, size)?;
+        self.mixer.divide(rank, size)?;
+        if let Some(cross) = &mut self.cross_attention {
+            cross.divide(rank, size)?;
         }
         self.feed_forward.divide(rank, size)
     }
 }
 
 impl AttentionConfig {
-    fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
+    pub(super) fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
         let refused = |what: &str| Err(format!("it has {what}, computed over all heads together"));
         if self.latent.is_some() {
             return refused("keys and values from a latent");

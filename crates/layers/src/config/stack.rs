@@ -69,6 +69,16 @@ impl StackConfig {
         self
     }
 
+    /// Changes each block's self-attention with a function that takes the block's index. Blocks with another mixer
+    /// stay as they are.
+    pub fn with_each_attention(self, mut change: impl FnMut(usize, &mut AttentionConfig)) -> Self {
+        self.with_each(|i, block| {
+            if let Ok(attention) = block.attention_mut() {
+                change(i, attention);
+            }
+        })
+    }
+
     /// Lets the last `n` layers attend to an earlier layer's keys and values: the last layer before them with the
     /// same head count, head width and visible keys. If there is none, [`Self::validate`] fails.
     pub fn with_shared_keys(self, n: usize) -> Self {
@@ -85,13 +95,13 @@ impl StackConfig {
         let kinds: Vec<_> = self
             .blocks
             .iter()
-            .map(|block| kind(&block.attention))
+            .map(|block| block.attention().ok().map(kind))
             .collect();
-        self.with_each(|i, block| {
+        self.with_each_attention(|i, attention| {
             if i >= own {
                 let of = kinds[..own].iter().rposition(|of| *of == kinds[i]);
-                block.attention.shared_keys = Some(of.unwrap_or(i));
-                block.attention.values_are_keys = false;
+                attention.shared_keys = Some(of.unwrap_or(i));
+                attention.values_are_keys = false;
             }
         })
     }
@@ -101,9 +111,11 @@ impl StackConfig {
     #[doc(hidden)]
     pub fn into_decoder(self) -> Self {
         self.with_each(|_, block| {
-            block.attention.visibility = Visibility::Bidirectional;
-            block.cross_attention = Some(block.attention.clone());
-            block.attention.visibility = Visibility::Causal;
+            if let Ok(attention) = block.attention_mut() {
+                attention.visibility = Visibility::Causal;
+                let cross = attention.clone();
+                block.cross_attention = Some(cross.with_visibility(Visibility::Bidirectional));
+            }
         })
     }
 
@@ -142,16 +154,17 @@ impl StackConfig {
         probability("layer drop", self.layer_drop)?;
         probability("output dropout", self.output_dropout)?;
         if let Some(bias) = &self.relative_bias {
-            self.blocks
-                .iter()
-                .try_for_each(|block| bias.validate(&block.attention))?;
+            let mut attentions = self.blocks.iter().flat_map(BlockConfig::attention);
+            attentions.try_for_each(|attention| bias.validate(attention))?;
         }
         self.validate_relative_embeddings()?;
         self.validate_layer_inputs()?;
         self.altup()?;
-        let attentions: Vec<_> = self.blocks.iter().map(|block| &block.attention).collect();
-        check_shared_keys(&attentions, &self.layers)?;
-        let shares = attentions.iter().any(|of| of.shared_keys.is_some());
+        check_shared_keys(&self.blocks, &self.layers)?;
+        let shares = self
+            .blocks
+            .iter()
+            .any(|block| block.facts().shares_from.is_some());
         if shares && self.layer_drop > 0.0 {
             return Err(Error::InvalidConfig(
                 "a layer whose keys others attend to is never skipped; set layer_drop to 0"
@@ -174,7 +187,9 @@ impl StackConfig {
         let failed = |reason: &str| Err(Error::InvalidConfig(reason.to_string()));
         let mut is_read = false;
         for block in &self.blocks {
-            if let Position::Disentangled(disentangled) = &block.attention.position {
+            if let Ok(attention) = block.attention()
+                && let Position::Disentangled(disentangled) = &attention.position
+            {
                 is_read = true;
                 match &self.relative_embeddings {
                     Some(table) => table.validate(disentangled, block.d_model())?,
@@ -213,15 +228,19 @@ fn check_layers(n_blocks: usize, layers: &[usize]) -> Result<()> {
 }
 
 /// Refuses layers that attend to the keys of a later layer, or of one with other heads or visible keys.
-fn check_shared_keys(attentions: &[&AttentionConfig], layers: &[usize]) -> Result<()> {
+fn check_shared_keys(blocks: &[BlockConfig], layers: &[usize]) -> Result<()> {
     let failed = |reason: String| Err(Error::InvalidConfig(reason));
-    for (layer, own) in attentions.iter().enumerate() {
-        let Some(of) = own.shared_keys else { continue };
-        if !layers.iter().copied().eq(0..attentions.len()) {
+    for (layer, block) in blocks.iter().enumerate() {
+        let Some(of) = block.facts().shares_from else {
+            continue;
+        };
+        if !layers.iter().copied().eq(0..blocks.len()) {
             let reason = "layers that share keys run once each, in order";
             return failed(reason.to_string());
         }
-        let with = attentions[..layer].get(of);
+        let own = block.attention()?;
+        let with = blocks[..layer].get(of);
+        let with = with.and_then(|with| with.attention().ok());
         let Some(with) = with.filter(|with| with.shared_keys.is_none()) else {
             return failed(format!(
                 "layer {layer} attends to the keys of layer {of}; expected an earlier one that has its own"

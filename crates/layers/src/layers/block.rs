@@ -1,11 +1,13 @@
 //! The transformer block: attention and feed-forward, each a residual sublayer.
 
+use candle_blocks_kernels::memory::LargePages;
 use candle_core::{ModuleT, Result, Tensor, bail};
 
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
-    Attention, BlockFeedForward, Dropout, DropoutSource, ForwardContext, ParameterSource, Sublayer,
-    kv_cache::{LayerCache, LayerCaches},
+    Attention, BlockFeedForward, Dropout, DropoutSource, ForwardContext, Mixer, ParameterSource,
+    Sublayer,
+    state::{BlockState, BlockStateMut, EncoderState},
 };
 use crate::layers::{own::gemma::GemmaParts, pass::Pass, sublayer::StageRecorder, visit::parts};
 use crate::ops::Value;
@@ -15,7 +17,7 @@ mod stages;
 
 pub use stages::BlockStages;
 
-/// One transformer block: self-attention, optional cross-attention and a feed-forward, each a residual
+/// One transformer block: a [`Mixer`] (usually self-attention), optional cross-attention and a feed-forward, each a residual
 /// [`Sublayer`], either in sequence or in parallel.
 ///
 /// Names in a `VarBuilder`: `attention.{query,key,value,output}`, `attention_norm`,
@@ -48,13 +50,16 @@ pub use stages::BlockStages;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TransformerBlock {
-    pub(crate) attention: Sublayer<Attention>,
+    pub(crate) mixer: Sublayer<Mixer>,
     pub(crate) cross_attention: Option<Sublayer<Attention>>,
     pub(crate) feed_forward: Sublayer<BlockFeedForward>,
     pub(crate) gemma: Option<Box<GemmaParts>>,
     pub(crate) topology: Topology,
     pub(crate) parallel_dropout: Dropout,
 }
+
+/// The role of a block's mixer, whatever its kind.
+const MIXER: &str = "attention";
 
 impl TransformerBlock {
     /// Creates the block with parameters from `vb`, under the names above.
@@ -65,11 +70,6 @@ impl TransformerBlock {
         let vb = vb.into();
         config.validate()?;
         let residual = &config.residual;
-        let attend = |role, attention| {
-            let inner = Attention::new(attention, vb.pp(role))?;
-            let (placement, p) = (config.attention_placement, residual.attention_dropout);
-            Sublayer::of_block(role, inner, placement, p, config, &vb)
-        };
         let placement = match config.topology {
             Topology::Parallel(ParallelNorm::Shared) => NormPlacement::None,
             _ => config.feed_forward_placement,
@@ -77,13 +77,18 @@ impl TransformerBlock {
         let (role, p) = ("feed_forward", residual.feed_forward_dropout);
         let inner = BlockFeedForward::new(&config.feed_forward, vb.pp(role))?;
         let feed_forward = Sublayer::of_block(role, inner, placement, p, config, &vb)?;
-        let attention = attend("attention", &config.attention)?;
-        let cross = config.cross_attention.as_ref();
-        let cross = cross.map(|cross| attend("cross_attention", cross));
+        let (placement, p) = (config.attention_placement, residual.attention_dropout);
+        let mixer = Mixer::new(&config.mixer, vb.pp(MIXER))?;
+        let mixer = Sublayer::of_block(MIXER, mixer, placement, p, config, &vb)?;
+        let cross = config.cross_attention.as_ref().map(|cross| {
+            let role = "cross_attention";
+            let inner = Attention::new(cross, vb.pp(role))?;
+            Sublayer::of_block(role, inner, placement, p, config, &vb)
+        });
         let cross_attention = cross.transpose()?;
         let gemma = GemmaParts::new(config, &vb)?;
         Ok(Self {
-            attention,
+            mixer,
             cross_attention,
             feed_forward,
             gemma,
@@ -93,8 +98,8 @@ impl TransformerBlock {
     }
 
     getters! {
-        /// The self-attention sublayer.
-        attention(&self) -> &Sublayer<Attention> => &self.attention;
+        /// The mixer's sublayer, usually self-attention.
+        mixer(&self) -> &Sublayer<Mixer> => &self.mixer;
         /// The cross-attention sublayer.
         cross_attention(&self) -> Option<&Sublayer<Attention>> => self.cross_attention.as_ref();
         /// The feed-forward sublayer.
@@ -105,23 +110,33 @@ impl TransformerBlock {
 
     /// Returns true if the block's weights are packed.
     pub(crate) fn is_packed(&self) -> bool {
-        self.attention.inner().is_packed()
+        self.mixer.inner().is_packed()
     }
 
     /// # Errors
-    /// If the cache belongs to another stack: the heads or the number of sequences differ, or only one of the two is
+    /// If the state belongs to another stack: the heads or the number of sequences differ, or only one of the two is
     /// packed.
-    pub(super) fn check_cache(&self, cache: &LayerCache, batch: usize) -> Result<()> {
-        let encoder = self.cross_attention.as_ref();
-        let packed = |of: &Sublayer<Attention>| of.inner().packed.clone();
-        let of_attention = (packed(&self.attention), encoder.and_then(packed));
-        cache.check(of_attention, batch)
+    pub(super) fn check_state(&self, state: &BlockState, batch: usize) -> Result<()> {
+        self.mixer.inner().check_state(&state.mixer, batch)?;
+        let cross = self.cross_attention.as_ref();
+        match cross.and_then(|cross| cross.inner().packed.as_ref()) {
+            Some(packed) => state.encoder.check(packed.cached(batch)),
+            None => Ok(()),
+        }
+    }
+
+    /// Creates the empty state for a cache. A packed block allocates from `pages`.
+    pub(super) fn new_state(&self, pages: &LargePages) -> BlockState {
+        BlockState {
+            mixer: self.mixer.inner().new_state(pages),
+            encoder: EncoderState::new(self.is_packed()),
+        }
     }
 
     /// Returns true if this rank holds one shard of the block, and other ranks hold the other shards.
     #[doc(hidden)]
     pub fn is_part(&self) -> bool {
-        self.attention.ranks.is_some()
+        self.mixer.ranks.is_some()
     }
 
     /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
@@ -183,11 +198,11 @@ impl TransformerBlock {
         &self,
         x: Value,
         pass: &Pass,
-        cache: Option<&mut LayerCaches>,
+        state: Option<&mut BlockStateMut>,
         recorder: &mut StageRecorder,
     ) -> Result<Value> {
         let branches =
-            |x: Value, recorder: &mut StageRecorder| self.apply_branches(x, pass, cache, recorder);
+            |x: Value, recorder: &mut StageRecorder| self.apply_branches(x, pass, state, recorder);
         match &self.gemma {
             Some(gemma) => gemma.around(x, pass, recorder, branches),
             None => branches(x, recorder),
@@ -199,34 +214,34 @@ impl TransformerBlock {
         &self,
         x: Value,
         pass: &Pass,
-        mut cache: Option<&mut LayerCaches>,
+        mut state: Option<&mut BlockStateMut>,
         recorder: &mut StageRecorder,
     ) -> Result<Value> {
         self.check_given(pass.context)?;
         let train = pass.context.train();
         if let Topology::Parallel(norm) = self.topology {
-            return self.apply_parallel(&x, pass, cache, recorder, norm);
+            return self.apply_parallel(&x, pass, state, recorder, norm);
         }
         let last = self.last_rows(&x, pass)?;
-        let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
-            inner.apply(x, pass, cache.as_deref_mut(), residual)
+        let mix = |inner: &Mixer, x: &Value, residual: Option<&Value>| {
+            let state = state.as_deref_mut().map(|state| &mut *state.mixer);
+            inner.apply(x, pass, state, residual)
         };
         let gemma = self.gemma.as_ref();
         let gemma = gemma.filter(|gemma| gemma.reads_attention_input());
-        let normal = gemma.map(|_| self.attention.input(last.as_ref().unwrap_or(&x)));
+        let normal = gemma.map(|_| self.mixer.input(last.as_ref().unwrap_or(&x)));
         let normal = normal.transpose()?;
-        let attended = self
-            .attention
-            .apply(&x, last.as_ref(), train, recorder, attend)?;
+        let mixed = self.mixer.apply(&x, last.as_ref(), train, recorder, mix)?;
         // The next step reuses this memory.
         drop((x, last));
-        let mut x = attended;
+        let mut x = mixed;
         if let (Some(gemma), Some(normal)) = (gemma, normal) {
             x = gemma.after_attention(&normal, x, train)?;
         }
         if let Some(cross) = &self.cross_attention {
             let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
-                inner.apply_cross(x, pass.requested(), cache, residual)
+                let state = state.map(|state| &mut *state.encoder);
+                inner.apply_cross(x, pass.requested(), state, residual)
             };
             x = cross.apply(&x, None, train, recorder, attend)?;
         }
@@ -251,7 +266,8 @@ impl TransformerBlock {
         if !self.is_part() {
             return Ok(());
         }
-        let n_heads = self.attention.inner().config().n_heads;
+        let heads = self.mixer.inner().facts().heads;
+        let n_heads = heads.map_or(0, |heads| heads.n_heads);
         let mask = context.mask().additive();
         // A mask with one plane for each head on this rank belongs to this rank alone.
         let mask = mask.filter(|mask| mask.rank() != 4 || mask.dims()[1] != n_heads);
@@ -270,7 +286,7 @@ impl TransformerBlock {
 }
 
 parts!(TransformerBlock:
-    Self { attention, cross_attention, feed_forward, gemma, parallel_dropout, .. }
+    Self { mixer: attention, cross_attention, feed_forward, gemma, parallel_dropout, .. }
     => [parallel_dropout, gemma] [attention, cross_attention, feed_forward]);
 
 impl ModuleT for TransformerBlock {

@@ -39,11 +39,9 @@
 //! ```
 
 mod activation;
-mod attention;
 mod attention_pool;
 mod block;
 mod block_feed_forward;
-mod cached_rows;
 mod context;
 mod dropout;
 mod embeddings;
@@ -51,11 +49,10 @@ mod embeddings_and_head;
 mod evaluation;
 mod feed_forward;
 mod grouped_experts;
-mod kv_cache;
-mod ledger;
 mod linear;
 mod low_rank;
 mod mask;
+mod mixer;
 mod mlp;
 mod moe;
 mod norm;
@@ -70,6 +67,7 @@ mod readout;
 mod routing;
 mod similarity;
 mod stack;
+mod state;
 mod sublayer;
 #[doc(hidden)]
 pub mod visit;
@@ -78,13 +76,9 @@ pub mod visit;
 pub use crate::ops::parallel::Communicator;
 #[doc(hidden)]
 pub use crate::ops::{Packed, Partial, RankOf, Ranks, Stored, StoredMatrix, Weight, mark_parts};
-pub(crate) use attention::QueryKeyNorms;
-pub use attention::{Attention, LatentProjections, QueryKeyValue};
 pub use attention_pool::AttentionPool;
 pub use block::{BlockStages, TransformerBlock};
 pub use block_feed_forward::BlockFeedForward;
-#[doc(hidden)]
-pub use cached_rows::of_sequences;
 pub use context::{EncoderOutput, ForwardContext};
 #[doc(hidden)]
 pub use dropout::Snapshot;
@@ -94,8 +88,6 @@ pub use embeddings::{Embeddings, PatchEmbeddings, SpectrumEmbeddings, TokenEmbed
 pub use embeddings_and_head::EmbeddingsAndHead;
 pub use evaluation::Evaluation;
 pub use feed_forward::FeedForward;
-pub use kv_cache::KvCache;
-pub(crate) use kv_cache::LayerCaches;
 pub use linear::Linear;
 #[doc(hidden)]
 pub use linear::torch_bound;
@@ -105,6 +97,8 @@ pub use mask::AttentionMask;
 #[doc(hidden)]
 pub use mask::KeySource;
 pub(crate) use mask::check_additive;
+pub(crate) use mixer::QueryKeyNorms;
+pub use mixer::{Attention, LatentProjections, Mixer, QueryKeyValue};
 pub use mlp::Mlp;
 pub use moe::MixtureOfExperts;
 pub use norm::Norm;
@@ -129,5 +123,8 @@ pub use routing::{best, has_gradient};
 pub use similarity::Similarity;
 pub(crate) use stack::SharedParts;
 pub use stack::Stack;
+pub use state::KvCache;
+#[doc(hidden)]
+pub use state::of_sequences;
 pub(crate) use sublayer::BranchScale;
 pub use sublayer::{Sublayer, SublayerNorm, SublayerStages};

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::layers::cached_rows::of_sequences;
+use crate::layers::state::cached_rows::of_sequences;
 use crate::ops;
 
 /// A key mask, `[batch, keys]` of `u8`, 1 = keep: one copy on the device that computes, one on the CPU. Decisions on

@@ -1,18 +1,19 @@
 //! A sequence of blocks and their final norm.
 
+use candle_blocks_kernels::memory::LargePages;
 use candle_core::{DType, ModuleT, Result, Tensor, bail};
 
 use std::sync::Arc;
 
-use crate::config::{Position, Precision, StackConfig, getters};
-use crate::layers::kv_cache::{KvCache, without_graph};
+use crate::config::{MixerFacts, PaddedRows, Precision, StackConfig, getters};
 use crate::layers::packed::{Packing, check_evaluation};
+use crate::layers::state::{KvCache, check_cached, without_graph};
 use crate::layers::visit::{LayerPart, Visit, parts};
 use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource,
     RelativeBias, RelativeEmbeddings, TransformerBlock,
 };
-use crate::layers::{ledger::check_cached, pass::Pass, sublayer::StageRecorder};
+use crate::layers::{pass::Pass, sublayer::StageRecorder};
 use crate::ops::{Constants, MemoryKeeper, Ranks, Route, Value, with_team};
 
 mod inputs;
@@ -126,15 +127,7 @@ impl Stack {
     /// Returns true if the stack does not compute rows of padding.
     #[doc(hidden)]
     pub fn leaves_out_padding(&self) -> bool {
-        let attentions = || {
-            self.blocks
-                .iter()
-                .map(|block| block.attention().inner().config())
-        };
-        let counts_keys = attentions()
-            .any(|of| matches!(of.position, Position::Alibi(alibi) if !alibi.both_sides));
-        let shares_keys = attentions().any(|of| of.shared_keys.is_some());
-        self.is_packed() && !counts_keys && !shares_keys
+        self.is_packed() && self.mixers().all(|of| of.padding == PaddedRows::LeftOut)
     }
 
     getters! {
@@ -221,7 +214,13 @@ impl Stack {
 
     /// Creates an empty cache for [`Self::forward_cached`].
     pub fn new_cache(&self) -> KvCache {
-        KvCache::new(self.layers.len(), self.is_packed())
+        // All layers share the pages: a step reads one layer after the other.
+        let pages = LargePages::default();
+        let layers = self
+            .layers
+            .iter()
+            .map(|&block| self.blocks[block].new_state(&pages));
+        KvCache::new(layers.collect())
     }
 
     /// Computes the output for new positions. They follow the positions in `cache`, and are added to it.
@@ -280,11 +279,10 @@ impl Stack {
         if self.is_packed() {
             check_evaluation(context.train())?;
         }
-        let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
         let n_layers = (cache.layers.len(), self.layers.len());
-        let sizes = check_cached(&x, context, n_layers, attentions)?;
-        for (layer, &block) in cache.layers.iter().zip(&self.layers) {
-            self.blocks[block].check_cache(layer, sizes.0)?;
+        let sizes = check_cached(&x, context, n_layers, self.mixers())?;
+        for (state, &block) in cache.layers.iter().zip(&self.layers) {
+            self.blocks[block].check_state(state, sizes.0)?;
         }
         let encoder = context
             .encoder_output()
@@ -379,17 +377,17 @@ impl Stack {
             }
             self.enter(i, pass, inputs.as_ref())?;
             let block = &self.blocks[block];
-            let shared = block.attention().inner().config().shared_keys;
+            let shared = block.mixer().inner().facts().shares_from;
             let cache = cache.as_deref_mut();
-            let mut cache = cache.map(|cache| cache.of_layer(i, shared));
+            let mut state = cache.map(|cache| cache.of_layer(i, shared));
             let Some((observer, dtype)) = &mut observer else {
-                x = block.apply(x, pass, cache.as_mut(), &mut StageRecorder::off())?;
+                x = block.apply(x, pass, state.as_mut(), &mut StageRecorder::off())?;
                 continue;
             };
             let (route, precision, mut recorder) = (x.route(), x.precision(), StageRecorder::on());
             let y = x
                 .clone()
-                .working(|| block.apply(x, pass, cache.as_mut(), &mut recorder))?;
+                .working(|| block.apply(x, pass, state.as_mut(), &mut recorder))?;
             let stages = block.recorded_stages(recorder, y)?;
             x = Value::on(route, precision, stages.hidden())?;
             observer(i, &stages.to_dtype(*dtype)?)?;
@@ -399,8 +397,14 @@ impl Stack {
 
     /// Returns true if a layer attends to the keys of another layer.
     fn shares_keys(&self) -> bool {
-        let mut attentions = self.blocks.iter().map(|b| b.attention().inner().config());
-        attentions.any(|attention| attention.shared_keys.is_some())
+        self.mixers().any(|of| of.shares_from.is_some())
+    }
+
+    /// Returns the properties of each distinct block's mixer.
+    fn mixers(&self) -> impl Iterator<Item = MixerFacts> {
+        self.blocks
+            .iter()
+            .map(|block| block.mixer().inner().facts())
     }
 
     /// Returns the first block's input: the stack's input, or the AltUp streams made from it.

@@ -169,7 +169,7 @@ fn a_fused_projection_equals_separate_ones() {
         .load(Weights::Dense(DType::F64, &device()))
         .block(0)
         .unwrap();
-    let separate = separate.attention().inner();
+    let separate = separate.mixer().inner().attention().unwrap();
     let QueryKeyValue::Separate { query, key, value } = separate.projections() else {
         panic!("a BERT has separate projections");
     };

@@ -187,7 +187,14 @@ fn gpt2_square_projection_is_transposed() {
         .load(Weights::Dense(DType::F32, &device()))
         .block(0)
         .unwrap();
-    let loaded = block.attention().inner().output().weight().unwrap();
+    let loaded = block
+        .mixer()
+        .inner()
+        .attention()
+        .unwrap()
+        .output()
+        .weight()
+        .unwrap();
     let rows = |t: &Tensor| t.to_vec2::<f32>().unwrap();
     assert_eq!(rows(&loaded), rows(&stored.t().unwrap()));
     assert_ne!(rows(&loaded), rows(&stored));

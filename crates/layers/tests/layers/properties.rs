@@ -101,7 +101,7 @@ fn the_order_of_heads_does_not_matter() {
         let loader = s.checkpoint.load(Weights::Dense(s.dtype, &device()));
         assert!(!s.stack.blocks().is_empty());
         for (i, block) in s.stack.blocks().iter().enumerate() {
-            let attention = block.attention().inner();
+            let attention = block.mixer().inner().attention().unwrap();
             let (n_heads, head_dim) = (attention.config().n_heads, attention.config().head_dim);
             let order: Vec<usize> = (0..n_heads).rev().collect();
             let features = order
@@ -128,7 +128,7 @@ fn the_order_of_heads_does_not_matter() {
 #[test]
 fn attention_to_a_memory_that_is_the_input_is_attention_to_the_input() {
     for s in subjects().filter(|s| !s.is_causal()) {
-        let attention = s.stack.blocks()[0].attention().inner();
+        let attention = s.stack.blocks()[0].mixer().inner().attention().unwrap();
         let x = s.input(1);
         let context =
             ForwardContext::evaluation().with_encoder_output(x.clone(), AttentionMask::none());
@@ -221,7 +221,7 @@ fn a_sequence_without_any_real_token_gives_finite_outputs_and_gradients() {
         assert!(finite(gradients.get(&x).unwrap()), "{}", s.label);
 
         // No weight falls on any value: what is left of the attention is the bias of its output.
-        let attention = stack.blocks()[0].attention().inner();
+        let attention = stack.blocks()[0].mixer().inner().attention().unwrap();
         let y = attention.forward_with(x.as_tensor(), &context).unwrap();
         let bias = attention
             .output()

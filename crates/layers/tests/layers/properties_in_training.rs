@@ -95,7 +95,7 @@ fn dropout_of_probability_zero_is_evaluation() {
 fn layers_stand_in_candles_own_containers() {
     for s in subjects() {
         let block = &s.stack.blocks()[0];
-        let (x, norm) = (s.input(1), block.attention().norm());
+        let (x, norm) = (s.input(1), block.mixer().norm());
         let (SublayerNorm::Pre(norm) | SublayerNorm::Post(norm)) = norm else {
             panic!("these families have one norm per sublayer");
         };
@@ -121,8 +121,8 @@ fn layers_stand_in_candles_own_containers() {
         let chain: Vec<Box<dyn ModuleT>> = vec![
             Box::new(norm.clone()),
             Box::new(feed_forward.clone()),
-            Box::new(block.attention().clone()),
-            Box::new(block.attention().inner().clone()),
+            Box::new(block.mixer().clone()),
+            Box::new(block.mixer().inner().attention().unwrap().clone()),
             Box::new(block.clone()),
             Box::new(s.stack.clone()),
             Box::new(Activation::Gelu),

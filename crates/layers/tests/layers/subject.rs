@@ -49,7 +49,11 @@ impl Subject {
     }
 
     pub fn is_causal(&self) -> bool {
-        self.checkpoint.config().blocks[0].attention.visibility == Visibility::Causal
+        self.checkpoint.config().blocks[0]
+            .attention()
+            .unwrap()
+            .visibility
+            == Visibility::Causal
     }
 
     /// `[BATCH, SEQ, d_model]`.

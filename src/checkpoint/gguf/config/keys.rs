@@ -2,18 +2,22 @@
 
 use serde_json::{Value, json};
 
-use crate::config::{BlockConfig, Position, RotaryConfig, StackConfig};
+use crate::config::{BlockConfig, HeadLayout, Position, RotaryConfig, StackConfig};
 use candle_blocks_files::gguf::BlockKind;
 
 /// Returns the value for a key in `config.json`.
 pub(crate) fn of_stack(json: &str, stack: &StackConfig) -> Value {
     let block = |of: fn(&BlockConfig) -> Value| stack.blocks.first().map_or(Value::Null, of);
+    let heads = |of: fn(HeadLayout) -> usize| {
+        let heads = stack.blocks.iter().find_map(|block| block.facts().heads);
+        heads.map(of).into()
+    };
     match json {
         "num_hidden_layers" | "n_layer" => stack.layers.len().into(),
         "hidden_size" | "n_embd" => block(|block| block.d_model().into()),
-        "num_attention_heads" | "n_head" => block(|block| block.attention.n_heads.into()),
-        "num_key_value_heads" => block(|block| block.attention.n_kv_heads.into()),
-        "head_dim" => block(|block| block.attention.head_dim.into()),
+        "num_attention_heads" | "n_head" => heads(|heads| heads.n_heads),
+        "num_key_value_heads" => heads(|heads| heads.n_kv_heads),
+        "head_dim" => heads(|heads| heads.head_dim),
         "intermediate_size" | "n_inner" => block(|block| block.feed_forward.d_ff.into()),
         "layer_norm_epsilon" | "layer_norm_eps" | "rms_norm_eps" => {
             block(|block| json!(block.norm.eps))
@@ -31,11 +35,11 @@ pub(crate) fn of_stack(json: &str, stack: &StackConfig) -> Value {
     }
 }
 
-/// Returns the rotation from the first block with a window, or without; else from the first.
+/// Returns the rotation from the first attention with a window, or without; else from the first.
 pub(crate) fn rotary(stack: &StackConfig, in_window: bool) -> Option<&RotaryConfig> {
-    let mut blocks = stack.blocks.iter();
-    let found = blocks.find(|block| block.attention.window.is_some() == in_window);
-    match &found.or(stack.blocks.first())?.attention.position {
+    let attentions = || stack.blocks.iter().flat_map(BlockConfig::attention);
+    let found = attentions().find(|attention| attention.window.is_some() == in_window);
+    match &found.or(attentions().next())?.position {
         Position::Rotary(rotary) => Some(rotary),
         _ => None,
     }

@@ -4,8 +4,8 @@ use candle_core::Result;
 
 use super::TransformerBlock;
 use crate::config::ParallelNorm;
-use crate::layers::{Attention, BlockFeedForward};
-use crate::layers::{kv_cache::LayerCaches, pass::Pass, sublayer::StageRecorder};
+use crate::layers::{BlockFeedForward, Mixer};
+use crate::layers::{pass::Pass, state::BlockStateMut, sublayer::StageRecorder};
 use crate::ops::Value;
 
 impl TransformerBlock {
@@ -14,27 +14,27 @@ impl TransformerBlock {
         &self,
         x: &Value,
         pass: &Pass,
-        cache: Option<&mut LayerCaches>,
+        state: Option<&mut BlockStateMut>,
         recorder: &mut StageRecorder,
         norm: ParallelNorm,
     ) -> Result<Value> {
         let train = pass.context.train();
-        let attention_input = recorder.record(self.attention.input(x)?)?;
+        let attention_input = recorder.record(self.mixer.input(x)?)?;
         let last = self.last_rows(x, pass)?;
         let (x, last_input) = match &last {
             None => (x, attention_input.clone()),
-            Some(last) => (last, self.attention.input(last)?),
+            Some(last) => (last, self.mixer.input(last)?),
         };
-        let residual = self.attention.residual(x, &last_input);
+        let residual = self.mixer.residual(x, &last_input);
         // If dropout applies to the sum of both branches, the residual is added last.
         let dropped = self.parallel_dropout.is_on(train);
         let added_to = (!dropped).then_some(residual);
-        let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
-            inner.apply(x, pass, cache, residual)
+        let mix = |inner: &Mixer, x: &Value, residual: Option<&Value>| {
+            inner.apply(x, pass, state.map(|state| &mut *state.mixer), residual)
         };
         let attended = self
-            .attention
-            .added(&attention_input, added_to, train, recorder, attend)?;
+            .mixer
+            .added(&attention_input, added_to, train, recorder, mix)?;
         let attended = match dropped && recorder.is_on() {
             false => recorder.record(attended)?,
             true => {

@@ -8,7 +8,7 @@ use crate::layers::SublayerStages;
 /// The intermediate results of a block. [`Stack::observe`](crate::Stack::observe) passes them to its callback.
 #[derive(Clone, Debug)]
 pub struct BlockStages {
-    /// The self-attention sublayer.
+    /// The mixer's sublayer, usually self-attention.
     pub attention: SublayerStages,
     /// The cross-attention sublayer, if the block has one.
     pub cross_attention: Option<SublayerStages>,

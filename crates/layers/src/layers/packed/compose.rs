@@ -2,8 +2,9 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::{Packing, norm::row_norm};
+use super::Packing;
 use crate::config::Precision;
+use crate::layers::norm::packed::row_norm;
 use crate::layers::own::gemma::GemmaParts;
 use crate::layers::visit::Visit;
 use crate::layers::{
@@ -24,7 +25,7 @@ impl Norm {
 }
 
 impl BlockFeedForward {
-    pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {
+    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(match self {
             Self::Dense(dense) => Self::Dense(dense.packed(packing)?),
             Self::Experts(experts) => Self::Experts(experts.packed(packing)?),
@@ -80,8 +81,7 @@ fn check_widths(norms: &SublayerNorm, [d_in, d_out]: [usize; 2]) -> Result<()> {
 
 impl TransformerBlock {
     pub(crate) fn packed(&self, packing: &Packing) -> Result<Self> {
-        let attention = &self.attention;
-        let inner = attention.inner().packed(&packing.at("attention"))?;
+        let mixer = self.mixer.inner().packed(&packing.at("attention"))?;
         let cross = self.cross_attention.as_ref();
         let cross = cross.map(|cross| {
             let packing = packing.at("cross_attention");
@@ -92,7 +92,7 @@ impl TransformerBlock {
         let network = self.feed_forward.inner();
         let network = network.packed(&packing.at("feed_forward"))?;
         Ok(Self {
-            attention: attention.packed_around(inner)?,
+            mixer: self.mixer.packed_around(mixer)?,
             cross_attention: cross.transpose()?,
             feed_forward: self.feed_forward.packed_around(network)?,
             gemma: gemma.transpose()?,

@@ -29,24 +29,13 @@ macro_rules! packs {
     };
 }
 
-mod additive;
-mod attention;
-mod cache;
+pub(in crate::layers) mod additive;
 mod compose;
-mod feed_forward;
-mod key_value_rows;
-mod latents;
-mod linear;
-mod mixture;
-mod norm;
-mod pass;
-mod stored;
+pub(in crate::layers) mod pass;
+pub(in crate::layers) mod stored;
 mod unpadded_rows;
 
-pub(crate) use attention::PackedAttention;
-pub(crate) use cache::PackedLayerCache;
-pub(crate) use feed_forward::PackedFeedForward;
-pub(crate) use mixture::PackedMixture;
+pub(crate) use packs;
 pub(crate) use pass::PassTables;
 pub(crate) use unpadded_rows::UnpaddedRows;
 
@@ -56,19 +45,19 @@ pub(crate) use unpadded_rows::UnpaddedRows;
 pub struct Packing {
     /// `None` keeps quantized values as they are in the file, and packs other weights in the narrowest format that
     /// holds their values.
-    format: Option<WeightFormat>,
+    pub(in crate::layers) format: Option<WeightFormat>,
     /// True once a weight was packed from quantized values.
-    has_codes: Arc<AtomicBool>,
+    pub(in crate::layers) has_codes: Arc<AtomicBool>,
     /// The number format of queries, keys and values.
-    stored: OperandFormat,
-    cpu: Cpu,
+    pub(in crate::layers) stored: OperandFormat,
+    pub(in crate::layers) cpu: Cpu,
     /// The role of the current part within the layer on which `pack` was called: `blocks.0.attention`. Empty for that
     /// layer itself.
-    role: String,
+    pub(in crate::layers) role: String,
     /// Pages for all weights that are packed together.
-    pages: LargePages,
+    pub(in crate::layers) pages: LargePages,
     /// The relative embeddings for disentangled attention, `[2 · span, d_model]`.
-    relative: Option<Tensor>,
+    pub(in crate::layers) relative: Option<Tensor>,
 }
 
 impl Packing {
@@ -120,7 +109,7 @@ impl Packing {
     }
 
     /// Notes that a weight was packed from quantized values.
-    fn note_codes(&self) {
+    pub(in crate::layers) fn note_codes(&self) {
         self.has_codes.store(true, Ordering::Relaxed);
     }
 
@@ -164,7 +153,7 @@ pub(crate) fn check_evaluation(train: bool) -> Result<()> {
 }
 
 /// Returns dimensions with another last one.
-fn with_last(mut dims: Vec<usize>, last: usize) -> Vec<usize> {
+pub(in crate::layers) fn with_last(mut dims: Vec<usize>, last: usize) -> Vec<usize> {
     if let Some(of) = dims.last_mut() {
         *of = last;
     }
@@ -172,7 +161,11 @@ fn with_last(mut dims: Vec<usize>, last: usize) -> Vec<usize> {
 }
 
 /// Calls `work` with the elements of `x` in f32, row after row.
-fn with_elements<R>(op: &str, x: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+pub(in crate::layers) fn with_elements<R>(
+    op: &str,
+    x: &Tensor,
+    work: impl FnOnce(&[f32]) -> Result<R>,
+) -> Result<R> {
     if x.track_op() {
         bail!(
             "{op} is packed and has no gradient, but its input tracks gradients; train the layer before you pack it, or detach the input"

@@ -12,7 +12,7 @@ use crate::ops::BiasTensor;
 
 /// A pass with its masks and tables in the form that the kernels read.
 #[derive(Clone, Copy)]
-pub(super) struct PackedPass<'p>(pub &'p Pass<'p>);
+pub(in crate::layers) struct PackedPass<'p>(pub &'p Pass<'p>);
 
 /// The masks and tables of a pass in the form that the kernels read. Each is computed once.
 #[derive(Default)]
@@ -41,11 +41,11 @@ pub(crate) struct PackedEncoderOutput {
 
 impl<'p> PackedPass<'p> {
     getters! {
-        /// The number of sequences.
+        /// How many sequences there are.
         batch(&self) -> usize => self.0.batch;
-        /// The number of new positions.
+        /// How many new positions there are.
         seq(&self) -> usize => self.0.seq;
-        /// The number of earlier positions.
+        /// How many earlier positions there are.
         seen(&self) -> usize => self.0.seen;
         /// The mask of all positions.
         keep(&self) -> Option<&'p Tensor> => self.0.keep.as_ref().map(|keep| &keep.host);

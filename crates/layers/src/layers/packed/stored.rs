@@ -12,7 +12,7 @@ use crate::memory::check_packing;
 
 /// A weight `[d_out, d_in]` of quantized values that can be packed as they are.
 #[derive(Clone)]
-pub(super) struct Coded {
+pub(in crate::layers) struct Coded {
     pub dims: (usize, usize),
     matrix: Arc<dyn StoredMatrix>,
     format: QuantizedFormat,
@@ -43,7 +43,7 @@ impl Coded {
 
 /// Packs weights that [are alike](Coded::is_like) as one, with their outputs side by side, or the gate and up weights
 /// of a gated feed-forward.
-pub(super) fn pack_codes(
+pub(in crate::layers) fn pack_codes(
     packing: &Packing,
     weights: &[Coded],
     is_gated: bool,

@@ -28,7 +28,7 @@ impl RelativeBiases {
                 .collect::<Vec<_>>(),
         };
         let get = |(block, vb): (&BlockConfig, ParameterSource)| {
-            RelativeBias::new(bias, block.attention.visibility, vb.pp("relative_bias"))
+            RelativeBias::new(bias, block.attention()?.visibility, vb.pp("relative_bias"))
         };
         Ok(Self(biases.into_iter().map(get).collect::<Result<_>>()?))
     }

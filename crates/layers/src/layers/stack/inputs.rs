@@ -3,7 +3,7 @@
 use candle_core::{Result, bail};
 
 use super::Stack;
-use crate::layers::{TransformerBlock, own::gemma::LayerInputs, pass::Layer, pass::Pass};
+use crate::layers::{own::gemma::LayerInputs, pass::Layer, pass::Pass};
 use crate::ops::Value;
 
 impl Stack {
@@ -35,8 +35,7 @@ impl Stack {
         }
         let of_inputs = self.shared.layer_inputs.as_ref();
         let width = of_inputs.map_or(0, LayerInputs::width);
-        let reads = |block: &TransformerBlock| block.attention().inner().config().shared_keys;
-        let is_shared = self.blocks.iter().any(|block| reads(block) == Some(layer));
+        let is_shared = self.mixers().any(|of| of.shares_from == Some(layer));
         pass.begin(Layer {
             shared_as: is_shared.then_some(layer),
             only_last: layer + 1 == self.layers.len(),

@@ -2,7 +2,7 @@
 
 use candle_core::Result;
 
-use crate::config::StackConfig;
+use crate::config::{BlockConfig, StackConfig};
 use crate::layers::own::gemma::{LayerInputs, Streams};
 use crate::layers::position::RelativeBiases;
 use crate::layers::visit::parts;
@@ -22,8 +22,7 @@ pub struct SharedParts {
 impl SharedParts {
     /// Creates the configured layers with parameters from `vb`.
     pub fn new(config: &StackConfig, vb: &ParameterSource) -> Result<Self> {
-        let first = config.blocks.first().map(|block| &block.attention);
-        let d_model = first.map_or(0, |first| first.d_model);
+        let d_model = config.blocks.first().map_or(0, BlockConfig::d_model);
         let embeddings = |embeddings| RelativeEmbeddings::new(embeddings, d_model, vb.clone());
         let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
         let inputs = |norm| LayerInputs::new(norm, config.layers.len(), d_model, vb);

@@ -1,0 +1,71 @@
+//! The properties by which other parts of a model know a mixer.
+
+use super::{AttentionConfig, Visibility};
+use crate::config::{Position, RotaryAxes};
+
+/// The properties by which other parts of a model know a mixer.
+/// [`MixerConfig::facts`](crate::config::MixerConfig::facts) returns them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MixerFacts {
+    /// The width of the input and the output.
+    pub d_model: usize,
+    /// True if no position reads a later one. A cache requires this.
+    pub is_causal: bool,
+    /// True if the output depends on the tokens' indices.
+    pub reads_positions: bool,
+    /// The earlier layer whose keys and values the mixer reads.
+    pub shares_from: Option<usize>,
+    /// How a packed stack treats padding.
+    pub padding: PaddedRows,
+    /// The heads, if the mixer has any.
+    pub heads: Option<HeadLayout>,
+}
+
+/// How a packed stack treats padding: [`MixerFacts::padding`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PaddedRows {
+    /// The input may lack padded rows. The other rows keep their values.
+    LeftOut,
+    /// The input has padded rows, and a mask.
+    Masked,
+}
+
+/// A mixer's heads: [`MixerFacts::heads`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeadLayout {
+    /// The query heads.
+    pub n_heads: usize,
+    /// The key and value heads.
+    pub n_kv_heads: usize,
+    /// A query's width.
+    pub head_dim: usize,
+}
+
+impl AttentionConfig {
+    /// Returns the properties by which other parts of a model know this attention.
+    #[doc(hidden)]
+    pub fn facts(&self) -> MixerFacts {
+        let counts_keys = matches!(self.position, Position::Alibi(alibi) if !alibi.both_sides);
+        MixerFacts {
+            d_model: self.d_model,
+            is_causal: self.visibility == Visibility::Causal,
+            reads_positions: match &self.position {
+                Position::Rotary(rotary) => !matches!(rotary.axes, Some(RotaryAxes::Patches(_))),
+                _ => false,
+            },
+            shares_from: self.shared_keys,
+            padding: match counts_keys || self.shared_keys.is_some() {
+                true => PaddedRows::Masked,
+                false => PaddedRows::LeftOut,
+            },
+            heads: Some(HeadLayout {
+                n_heads: self.n_heads,
+                n_kv_heads: self.n_kv_heads,
+                head_dim: self.head_dim,
+            }),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A mixture of experts with packed weights.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use candle_blocks_kernels::rows::{ActivationFunction, Source, softmax};
+use candle_blocks_kernels::{Cpu, scratch};
+use candle_blocks_kernels::{memory::lend, products::WeightFormat};
+use candle_core::Result;
+
+use crate::config::{ExpertWeighting, Precision, RoutingConfig, RoutingScores, RoutingWeights};
+use crate::layers::feed_forward::packed::PackedFeedForward;
+use crate::layers::linear::packed::{PackedProduct, add_residual};
+use crate::layers::packed::{Packing, check_evaluation, elements, packs};
+use crate::layers::visit::PackedTogether;
+use crate::layers::{Linear, MixtureOfExperts, Routing, among_near, best, choose_experts};
+use crate::ops::Value;
+
+/// The packed weights of a [`MixtureOfExperts`]. The router stays in f32 in every precision, so that rounding does
+/// not change which experts it selects.
+#[derive(Clone, Debug)]
+pub(crate) struct PackedMixture {
+    router: PackedProduct,
+    correction: Option<Vec<f32>>,
+    output_bias: Option<Vec<f32>>,
+    experts: Vec<Arc<PackedFeedForward>>,
+    shared: Option<SharedExpert>,
+    routing: RoutingConfig,
+    weighted: ExpertWeighting,
+    cpu: Cpu,
+}
+
+/// The expert that every position uses, times the sigmoid of a gate if it has one.
+#[derive(Clone, Debug)]
+struct SharedExpert {
+    feed_forward: Arc<PackedFeedForward>,
+    gate: Option<PackedProduct>,
+}
+
+scratch!(INPUT_ROWS);
+scratch!(SUM_ROWS);
+scratch!(EXPERT_ROWS);
+
+packs!(MixtureOfExperts);
+
+impl PackedTogether for PackedMixture {
+    fn bytes(&self) -> usize {
+        // The experts are layers themselves, and count separately.
+        let gate = self.shared.as_ref().and_then(|shared| shared.gate.as_ref());
+        self.router.bytes() + gate.map_or(0, PackedProduct::bytes)
+    }
+}
+
+impl MixtureOfExperts {
+    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
+        let exact = Packing {
+            format: Some(WeightFormat::F32),
+            ..packing.clone()
+        };
+        let experts = self.experts.iter().enumerate();
+        let experts = experts.map(|(e, of)| of.packed(&packing.at(format_args!("experts.{e}"))));
+        let experts = experts.collect::<Result<Vec<_>>>()?;
+        let shared = self.shared.as_ref();
+        let shared = shared.map(|of| of.packed(&packing.at("shared")).map(Box::new));
+        let shared = shared.transpose()?;
+        let gate = self.shared_gate.as_ref();
+        let gate = gate
+            .map(|gate| PackedProduct::new(&exact, gate))
+            .transpose()?;
+        let packed = PackedMixture {
+            router: PackedProduct::new(&exact, &self.router)?,
+            correction: self.correction.as_ref().map(elements).transpose()?,
+            output_bias: self.output_bias.as_ref().map(elements).transpose()?,
+            experts: experts.iter().flat_map(|of| of.packed.clone()).collect(),
+            shared: shared
+                .as_ref()
+                .and_then(|of| of.packed.clone())
+                .map(|feed_forward| SharedExpert { feed_forward, gate }),
+            routing: self.routing,
+            weighted: self.weighted,
+            cpu: packing.cpu,
+        };
+        Ok(Self {
+            router: self.router.joined(),
+            experts,
+            grouped: None,
+            shared,
+            shared_gate: self.shared_gate.as_ref().map(Linear::joined),
+            packed: Some(Arc::new(packed)),
+            ..self.clone()
+        })
+    }
+}
+
+impl PackedMixture {
+    /// Computes the output and adds it to `residual`.
+    pub fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
+        check_evaluation(train)?;
+        let (op, d_in) = ("mixture of experts", self.router.d_in());
+        x.packed_step(
+            op,
+            d_in,
+            x.dims().to_vec(),
+            residual,
+            |_, x, residual, y| {
+                self.apply_rows(x, residual, y);
+                Ok(())
+            },
+        )
+    }
+
+    /// Computes `y = residual + Σ weightₑ · expertₑ(x)`.
+    fn apply_rows(&self, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
+        let (rows, width) = (x.rows(), x.width());
+        lend(INPUT_ROWS, rows * width, |input: &mut [f32]| {
+            x.copy_to(self.cpu, input);
+            let input = &*input;
+            lend(SUM_ROWS, rows * width, |sum: &mut [f32]| {
+                match &self.output_bias {
+                    Some(bias) => sum
+                        .chunks_exact_mut(width)
+                        .for_each(|row| row.copy_from_slice(bias)),
+                    None => sum.fill(0.0),
+                }
+                for (expert, weighted) in self.experts.iter().zip(self.route(input, width)) {
+                    if !weighted.is_empty() {
+                        add_expert(expert, &weighted, self.weighted, input, sum);
+                    }
+                }
+                if let Some(shared) = &self.shared {
+                    self.add_shared(shared, input, sum);
+                }
+                add_residual(self.cpu, residual, sum, width, y);
+            });
+        });
+    }
+
+    /// Returns, for each expert, the rows that selected it and its weight in each.
+    fn route(&self, input: &[f32], width: usize) -> Vec<Vec<(usize, f32)>> {
+        let n_experts = self.router.d_out();
+        let mut logits = vec![0.0; input.len() / width * n_experts];
+        self.router
+            .apply(&Source::new(input, width), None, &mut logits);
+        let RoutingConfig { top_k, scale, .. } = self.routing;
+        if let RoutingWeights::AmongNear { tolerance } = self.routing.weights {
+            return one_after_another(&logits, n_experts, top_k, tolerance, scale);
+        }
+        let mut scores = vec![0.0; logits.len()];
+        let (logits, to) = (logits[..].into(), (&mut scores[..]).into());
+        match self.routing.scores {
+            RoutingScores::Softmax => softmax::softmax(self.cpu, logits, to, n_experts),
+            RoutingScores::Sigmoid => ActivationFunction::Sigmoid.forward(self.cpu, logits, to),
+            RoutingScores::Logits => ActivationFunction::Identity.forward(self.cpu, logits, to),
+        }
+        let correction = self.correction.as_deref();
+        let Routing { chosen, places } =
+            choose_experts(&scores, n_experts, correction, &self.routing);
+        let score = |row: usize, expert: u32| scores[row * n_experts + expert as usize];
+        let weight = |&place: &usize| {
+            let row = place / top_k;
+            let divisor = match self.routing.weights {
+                RoutingWeights::Scores | RoutingWeights::AmongNear { .. } => 1.0,
+                RoutingWeights::Renormalized => {
+                    let of_row = &chosen[row * top_k..][..top_k];
+                    of_row.iter().map(|&expert| score(row, expert)).sum()
+                }
+            };
+            (row, score(row, chosen[place]) / divisor * scale as f32)
+        };
+        let weighted = |places: &Vec<usize>| places.iter().map(weight).collect();
+        places.iter().map(weighted).collect()
+    }
+
+    /// Adds the shared expert's output, times its gate if it has one.
+    fn add_shared(&self, shared: &SharedExpert, input: &[f32], sum: &mut [f32]) {
+        let width = self.router.d_in();
+        let source = Source::new(input, width);
+        let mut gates = vec![1.0; source.rows()];
+        if let Some(gate) = &shared.gate {
+            let mut logits = vec![0.0; source.rows()];
+            gate.apply(&source, None, &mut logits);
+            let (from, to) = (logits[..].into(), (&mut gates[..]).into());
+            ActivationFunction::Sigmoid.forward(self.cpu, from, to);
+        }
+        lend(EXPERT_ROWS, input.len(), |output: &mut [f32]| {
+            shared.feed_forward.apply_rows(&source, None, output);
+            let rows = sum.chunks_exact_mut(width).zip(output.chunks_exact(width));
+            for ((sum, output), &gate) in rows.zip(&gates) {
+                add_scaled(sum, output, gate);
+            }
+        });
+    }
+}
+
+/// Returns, for each expert, the rows that selected it and its weight in each, by [`RoutingWeights::AmongNear`].
+fn one_after_another(
+    logits: &[f32],
+    n_experts: usize,
+    top_k: usize,
+    tolerance: f64,
+    scale: f64,
+) -> Vec<Vec<(usize, f32)>> {
+    let mut weighted = vec![Vec::new(); n_experts];
+    for (row, logits) in logits.chunks_exact(n_experts).enumerate() {
+        let scores: Vec<f64> = logits.iter().map(|&s| s.into()).collect();
+        let best = |_, near: &[f64]| Ok::<_, Infallible>(best(near));
+        let Ok(chosen) = among_near(&scores, top_k, tolerance, best);
+        for (expert, near) in chosen {
+            let shares = near.iter().map(|s| (s - near[expert]).exp());
+            let share = scale / shares.sum::<f64>();
+            weighted[expert].push((row, share as f32));
+        }
+    }
+    weighted
+}
+
+/// Adds an expert's output to the rows that selected it, with its weight in each.
+fn add_expert(
+    expert: &PackedFeedForward,
+    chosen: &[(usize, f32)],
+    weighted: ExpertWeighting,
+    input: &[f32],
+    sum: &mut [f32],
+) {
+    let width = expert.d_model();
+    let n = chosen.len() * width;
+    lend(EXPERT_ROWS, 2 * n, |memory: &mut [f32]| {
+        let (rows, output) = memory.split_at_mut(n);
+        for (to, &(row, weight)) in rows.chunks_exact_mut(width).zip(chosen) {
+            to.copy_from_slice(&input[row * width..][..width]);
+            if weighted == ExpertWeighting::Inputs {
+                to.iter_mut().for_each(|x| *x *= weight);
+            }
+        }
+        expert.apply_rows(&Source::new(rows, width), None, output);
+        for (output, &(row, weight)) in output.chunks_exact(width).zip(chosen) {
+            let factor = match weighted {
+                ExpertWeighting::Inputs => 1.0,
+                ExpertWeighting::Outputs => weight,
+            };
+            add_scaled(&mut sum[row * width..][..width], output, factor);
+        }
+    });
+}
+
+fn add_scaled(sum: &mut [f32], values: &[f32], factor: f32) {
+    for (sum, value) in sum.iter_mut().zip(values) {
+        *sum += value * factor;
+    }
+}

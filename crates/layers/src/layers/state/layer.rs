@@ -1,0 +1,156 @@
+//! A layer's state.
+
+use candle_blocks_kernels::memory::LargePages;
+use candle_core::Result;
+
+use super::encoder::EncoderState;
+use super::{panels::Panels, rows::Rows, wrong_stack};
+
+/// A block's state.
+#[derive(Debug)]
+pub(crate) struct BlockState {
+    pub mixer: LayerState,
+    /// The encoder output's keys and values.
+    pub encoder: EncoderState,
+}
+
+/// The states that a block reads and writes in a pass.
+pub(crate) struct BlockStateMut<'a> {
+    /// The mixer's own state, or that of an earlier layer whose keys and values it reads.
+    pub mixer: &'a mut LayerState,
+    pub encoder: &'a mut EncoderState,
+}
+
+/// A mixer's state.
+#[derive(Debug)]
+pub(crate) enum LayerState {
+    /// Keys and values as tensors.
+    Rows(Rows),
+    /// Keys and values in the layout that a packed attention reads.
+    Panels(Box<Panels>),
+}
+
+impl BlockState {
+    /// Returns an independent copy, with keys and values in `pages`.
+    pub fn copy_in(&self, pages: &LargePages) -> Self {
+        Self {
+            mixer: match &self.mixer {
+                LayerState::Rows(rows) => LayerState::Rows(rows.clone()),
+                LayerState::Panels(panels) => LayerState::Panels(Box::new(panels.copy_in(pages))),
+            },
+            encoder: self.encoder.copied(),
+        }
+    }
+
+    /// Removes all positions and keeps the allocated memory.
+    pub fn reset(&mut self) {
+        self.encoder.reset();
+        match &mut self.mixer {
+            LayerState::Rows(rows) => *rows = Rows::default(),
+            LayerState::Panels(panels) => panels.reset(),
+        }
+    }
+
+    /// Removes all but the first `seen` positions, also if a window has dropped some of these. With 0, also removes
+    /// the encoder output.
+    pub fn forget_from(&mut self, seen: usize) {
+        if seen == 0 {
+            // Another prompt may attend to another encoder output.
+            self.encoder.reset();
+        }
+        match &mut self.mixer {
+            LayerState::Rows(rows) => rows.truncate(seen),
+            LayerState::Panels(panels) => panels.truncate(seen),
+        }
+    }
+}
+
+impl LayerState {
+    /// Creates an empty state for an attention that is not packed.
+    pub fn rows() -> Self {
+        Self::Rows(Rows::default())
+    }
+
+    /// Creates an empty state for a packed attention, whose keys and values are allocated from `pages`.
+    pub fn panels(pages: &LargePages) -> Self {
+        Self::Panels(Box::new(Panels::new(pages)))
+    }
+
+    /// Returns the rows, if the attention is not packed.
+    pub fn as_rows(&mut self) -> Result<&mut Rows> {
+        match self {
+            Self::Rows(rows) => Ok(rows),
+            Self::Panels(_) => wrong_stack(),
+        }
+    }
+
+    /// Returns the panels, if the attention is packed.
+    pub fn as_panels(&mut self) -> Result<&mut Panels> {
+        match self {
+            Self::Panels(panels) => Ok(panels),
+            Self::Rows(_) => wrong_stack(),
+        }
+    }
+
+    /// # Errors
+    /// If the attention is packed but the state is not, or the reverse.
+    pub fn check(&self, packed: Option<super::Cached>) -> Result<()> {
+        match (self, packed) {
+            (Self::Rows(_), None) => Ok(()),
+            (Self::Panels(panels), Some(own)) => panels.check(own),
+            _ => wrong_stack(),
+        }
+    }
+
+    /// Returns the bytes that the state takes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Rows(rows) => rows.bytes(),
+            Self::Panels(panels) => panels.bytes(),
+        }
+    }
+
+    /// Returns the position to which the state can go back: `to`, or an earlier one.
+    pub fn reaches(&self, to: usize) -> usize {
+        let lacks = match self {
+            Self::Rows(rows) => rows.lacks(to),
+            Self::Panels(panels) => panels.lacks(to),
+        };
+        if lacks { 0 } else { to }
+    }
+
+    /// Prepares an empty state for [`Self::take_sequences`] in any order.
+    pub fn copying(&mut self) {
+        match self {
+            Self::Rows(_) => {}
+            Self::Panels(panels) => panels.copying(),
+        }
+    }
+
+    /// Returns true if [`Self::take_sequences`] takes sequences in any order.
+    pub fn copies(&self) -> bool {
+        match self {
+            Self::Rows(_) => true,
+            Self::Panels(panels) => panels.copies(),
+        }
+    }
+
+    /// Replaces the batch by the given sequences, which rise unless [`Self::copies`].
+    pub fn take_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        match self {
+            Self::Rows(rows) => rows.take_sequences(sequences),
+            Self::Panels(panels) => {
+                panels.take_sequences(sequences);
+                Ok(())
+            }
+        }
+    }
+
+    /// Frees the memory allocated for another batch, and allocates from `pages`.
+    pub fn forget_memory(&mut self, pages: &LargePages) {
+        match self {
+            Self::Rows(_) => {}
+            Self::Panels(panels) => panels.forget_memory(pages),
+        }
+    }
+}

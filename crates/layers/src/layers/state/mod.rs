@@ -1,0 +1,221 @@
+//! The state that decoding carries from call to call, so that each position is computed only once.
+
+use candle_blocks_kernels::memory::LargePages;
+use candle_core::{Result, Tensor, bail};
+
+use super::padding_mask::PaddingMask;
+
+pub(in crate::layers) mod cached_rows;
+mod encoder;
+mod key_value_rows;
+mod latents;
+mod layer;
+mod ledger;
+mod panels;
+mod rows;
+
+#[doc(hidden)]
+pub use cached_rows::of_sequences;
+pub(crate) use encoder::EncoderState;
+pub(crate) use layer::{BlockState, BlockStateMut, LayerState};
+pub(crate) use ledger::{Ledger, check_cached};
+pub(crate) use panels::{Cached, OwnKeys, Panels};
+
+/// The key/value cache of a whole stack, created by [`Stack::new_cache`](crate::Stack::new_cache).
+///
+/// The cache holds keys, values and padding mask of the positions seen so far, without their graph. New positions are
+/// appended. When the buffer is full, its size doubles. A packed stack caches keys and values in the layout that
+/// attention reads. With a sliding window, positions that no later query can see are dropped. Latent attention caches
+/// the latents of every position instead of keys and values. A clone is independent, so several continuations can
+/// start from one prompt.
+#[derive(Debug)]
+pub struct KvCache {
+    pub(super) layers: Vec<BlockState>,
+    pub(super) ledger: Ledger,
+}
+
+impl Clone for KvCache {
+    fn clone(&self) -> Self {
+        let pages = LargePages::default();
+        let layers = self.layers.iter().map(|layer| layer.copy_in(&pages));
+        Self {
+            layers: layers.collect(),
+            ledger: self.ledger.clone(),
+        }
+    }
+}
+
+impl KvCache {
+    /// Creates the cache from its layers' empty states.
+    pub(super) fn new(layers: Vec<BlockState>) -> Self {
+        Self {
+            layers,
+            ledger: Ledger::default(),
+        }
+    }
+
+    /// Prepares an empty cache for [`Self::take_sequences`].
+    #[doc(hidden)]
+    pub fn copying(mut self) -> Self {
+        for layer in &mut self.layers {
+            layer.mixer.copying();
+        }
+        self
+    }
+
+    /// Returns how many positions it has seen so far.
+    pub fn seen(&self) -> usize {
+        self.ledger.seen()
+    }
+
+    /// Returns the size in bytes of the cached keys and values (or latents), with those of the encoder output. Unused
+    /// capacity is not counted.
+    pub fn bytes(&self) -> usize {
+        let bytes = |layer: &BlockState| layer.mixer.bytes() + layer.encoder.bytes();
+        self.layers.iter().map(bytes).sum()
+    }
+
+    /// Removes all positions. The cache of a packed stack keeps its memory for the next sequences, which should have
+    /// the same batch size.
+    pub fn reset(&mut self) {
+        self.ledger = Ledger::default();
+        self.layers.iter_mut().for_each(BlockState::reset);
+    }
+
+    /// Keeps only the given sequences of the batch, in their present order.
+    ///
+    /// # Errors
+    /// If a sequence is not in the batch, or the order differs from the batch's. The cache is then unchanged.
+    pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        self.ledger.keep_sequences(sequences)?;
+        self.layers.iter_mut().try_for_each(|layer| {
+            layer.mixer.take_sequences(sequences)?;
+            layer.encoder.keep_sequences(sequences)
+        })
+    }
+
+    /// Replaces the batch by copies of the given sequences, in this order. The encoder output is taken from the
+    /// sequences `encoder_rows`, if given, which rise and may need fewer copies.
+    ///
+    /// # Errors
+    /// If a sequence is not in the batch, or a packed stack's cache was not prepared by [`Self::copying`].
+    #[doc(hidden)]
+    pub fn take_sequences(
+        &mut self,
+        sequences: &[usize],
+        encoder_rows: Option<&[usize]>,
+    ) -> Result<()> {
+        if !self.layers.iter().all(|layer| layer.mixer.copies()) {
+            bail!("the cache cannot reorder sequences; prepare it with copying");
+        }
+        let batch = self.ledger.batch();
+        self.ledger.take_sequences(sequences)?;
+        let is_same = encoder_rows.is_some_and(|of| of.len() == batch);
+        self.layers.iter_mut().try_for_each(|layer| {
+            layer.mixer.take_sequences(sequences)?;
+            match (is_same, encoder_rows) {
+                (true, _) => Ok(()),
+                (false, Some(rows)) => layer.encoder.keep_sequences(rows),
+                (false, None) => layer.encoder.copy_sequences(sequences),
+            }
+        })
+    }
+
+    /// Goes back to the first `to` positions, for example when a speculative draft is rejected, or to fewer if a
+    /// layer's state does not reach `to`. Returns the number of positions that remain: compute the others again. With
+    /// 0, also the keys and values of the encoder output are removed. The cache keeps its memory.
+    ///
+    /// With a sliding window that has dropped positions, only the positions of the last successful call can be
+    /// removed; further back, no position remains.
+    ///
+    /// ```
+    /// # use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, NormConfig};
+    /// # use candle_blocks::{NormPlacement, Stack, StackConfig};
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # let norm = NormConfig::layer_norm(8, 1e-5);
+    /// # let attention = AttentionConfig::new(8, 2)?.causal();
+    /// # let block = BlockConfig::new(attention, FeedForwardConfig::new(8), norm, NormPlacement::Pre);
+    /// # let vb = candle_nn::VarBuilder::zeros(DType::F32, &Device::Cpu);
+    /// # let stack = Stack::new(&StackConfig::uniform(block, 3, Some(norm)), vb)?;
+    /// let (mut cache, context) = (stack.new_cache(), ForwardContext::evaluation());
+    /// let draft = Tensor::randn(0f32, 1., (1, 6, 8), &Device::Cpu)?;
+    /// stack.forward_cached(&draft, &context, &mut cache)?;
+    /// // Four positions of the draft are accepted.
+    /// let reached = cache.rewind(4);
+    /// let again = draft.narrow(1, reached, 4 - reached)?;
+    /// if reached < 4 {
+    ///     stack.forward_cached(&again, &context, &mut cache)?;
+    /// }
+    /// assert_eq!(cache.seen(), 4);
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    pub fn rewind(&mut self, to: usize) -> usize {
+        let to = to.min(self.seen());
+        let layers = self.layers.iter().map(|layer| layer.mixer.reaches(to));
+        let reached = layers.fold(to, usize::min);
+        match self.ledger.truncate(reached) {
+            Ok(()) if reached > 0 => self.forget_from(reached),
+            // Without its mask, no position can stay.
+            _ => self.reset(),
+        }
+        self.seen()
+    }
+
+    fn forget_from(&mut self, seen: usize) {
+        for layer in &mut self.layers {
+            layer.forget_from(seen);
+        }
+    }
+
+    /// Adds new positions; returns the key mask of all positions, `[batch, all]`.
+    ///
+    /// # Errors
+    /// Same as [`Ledger::extend`].
+    pub(super) fn extend(
+        &mut self,
+        new: Option<&PaddingMask>,
+        sizes: (usize, usize),
+    ) -> Result<Option<PaddingMask>> {
+        let batch = self.ledger.batch();
+        let keep = self.ledger.extend(new, sizes)?;
+        if batch != self.ledger.batch() {
+            let pages = LargePages::default();
+            for layer in &mut self.layers {
+                layer.mixer.forget_memory(&pages);
+            }
+        }
+        Ok(keep)
+    }
+
+    /// Returns the states that a layer reads and writes. `shared` is the earlier layer whose state its mixer reads.
+    pub(super) fn of_layer(&mut self, layer: usize, shared: Option<usize>) -> BlockStateMut<'_> {
+        let (before, from) = self.layers.split_at_mut(layer);
+        let BlockState { mixer, encoder } = &mut from[0];
+        BlockStateMut {
+            mixer: match shared {
+                Some(of) => &mut before[of].mixer,
+                None => mixer,
+            },
+            encoder,
+        }
+    }
+
+    /// Restores the state from before a failed call, whichever layer the call had reached.
+    pub(super) fn undo(&mut self, before: Ledger) {
+        let seen = before.seen();
+        self.ledger = before;
+        self.forget_from(seen);
+    }
+}
+
+/// Detaches a tensor of a cached pass. candle has no `no_grad`: with variables, each step would keep the graph of all
+/// earlier steps, in memory that grows with the square of their number.
+pub(super) fn without_graph(tensor: &Tensor) -> Tensor {
+    tensor.detach()
+}
+
+fn wrong_stack<T>() -> Result<T> {
+    bail!(
+        "the cache belongs to another stack: only one of the two is packed; make a cache with new_cache"
+    )
+}

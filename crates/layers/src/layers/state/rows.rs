@@ -1,0 +1,89 @@
+//! Keys and values for an attention that is not packed.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::cached_rows::CachedRows;
+
+/// The keys and values of one attention, `[batch, kept, n_kv_heads · head_dim]`. For latent attention, the latents
+/// and shared keys as one head.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rows {
+    n_kv_heads: usize,
+    kept: Option<CachedRows>,
+    /// How many positions were appended so far, with dropped ones.
+    appended: usize,
+    /// The first position whose query needs none of the rows that a window has dropped.
+    first_complete: usize,
+}
+
+impl Rows {
+    /// Appends new keys and values; returns all rows that the new queries may see. With a window of `w`, the oldest
+    /// new query sees `w - 1` earlier keys, and older rows are dropped.
+    ///
+    /// # Errors
+    /// If batch, dtype or width differ from those in the cache. The cache is then unchanged.
+    pub fn append(
+        &mut self,
+        (key, value): (&Tensor, &Tensor),
+        n_kv_heads: usize,
+        window: Option<usize>,
+    ) -> Result<(Tensor, Tensor)> {
+        let kept = match &mut self.kept {
+            None => self.kept.insert(CachedRows::of([key, value])?),
+            Some(kept) => {
+                let (old, _) = kept.views()?;
+                let (batch, _, width) = old.dims3()?;
+                let fits = (batch, key.dim(1)?, width) == key.dims3()?
+                    && n_kv_heads == self.n_kv_heads
+                    && old.dtype() == key.dtype();
+                if !fits {
+                    bail!(
+                        "the cache holds a batch of {batch} with {} key/value heads of {} in {:?}, but the new keys have shape {:?} with {n_kv_heads} heads in {:?}; make another cache with new_cache",
+                        self.n_kv_heads,
+                        width / self.n_kv_heads,
+                        old.dtype(),
+                        key.dims(),
+                        key.dtype()
+                    );
+                }
+                let keep = window.map_or(kept.len(), |w| kept.len().min(w - 1));
+                if window.is_some() {
+                    self.first_complete = self.appended;
+                }
+                kept.append([key, value], keep)?;
+                kept
+            }
+        };
+        self.appended += key.dim(1)?;
+        self.n_kv_heads = n_kv_heads;
+        kept.views()
+    }
+
+    /// Returns the bytes that keys and values take.
+    pub fn bytes(&self) -> usize {
+        self.kept.as_ref().map_or(0, CachedRows::bytes)
+    }
+
+    /// Returns true if a window has dropped positions that are needed again after the first `seen` positions.
+    pub fn lacks(&self, seen: usize) -> bool {
+        let kept = self.kept.as_ref().map_or(0, CachedRows::len);
+        kept < self.appended && seen < self.first_complete
+    }
+
+    /// Removes the positions from `seen` on.
+    pub fn truncate(&mut self, seen: usize) {
+        match &mut self.kept {
+            Some(kept) if seen > 0 => kept.forget_last(self.appended.saturating_sub(seen)),
+            _ => self.kept = None,
+        }
+        self.appended = self.appended.min(seen);
+    }
+
+    /// Replaces the batch by copies of the given sequences.
+    pub fn take_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        match &mut self.kept {
+            Some(rows) => rows.keep_sequences(sequences),
+            None => Ok(()),
+        }
+    }
+}
