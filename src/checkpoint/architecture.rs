@@ -270,7 +270,7 @@ fn family_of(
 }
 
 /// Returns the table for a larger model's text, whose own model type the file says.
-fn family_of_text(side: TextSide, json: &ConfigJson) -> Result<Family> {
+fn family_of_text(side: &TextSide, json: &ConfigJson) -> Result<Family> {
     let text_type = side.text_type_of(json)?;
     let key = format!("{}.model_type", side.section());
     let refused = |reason| Err(json.error(&[&key], reason));

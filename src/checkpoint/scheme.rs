@@ -16,6 +16,7 @@ pub(crate) mod lacking;
 pub(crate) mod new_names;
 mod part;
 mod rule;
+pub(crate) mod table;
 
 use std::fmt;
 

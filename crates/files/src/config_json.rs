@@ -48,9 +48,23 @@ impl ConfigJson {
     /// # Errors
     /// If it cannot be read, is not JSON, or is not an object.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::read(path, |_| ())
+    }
+
+    /// Reads and parses a file whose lines that begin with `//` are comments.
+    ///
+    /// # Errors
+    /// The errors of [`Self::open`].
+    #[doc(hidden)]
+    pub fn open_commented(path: &Path) -> Result<Self> {
+        Self::read(path, blank_comments)
+    }
+
+    fn read(path: &Path, edit: fn(&mut [u8])) -> Result<Self> {
         let own = path.file_name().and_then(|name| name.to_str());
         let name = own.filter(|name| name.ends_with(".json"));
-        let text = read_limited(path, MAX_BYTES, name.unwrap_or("config.json"))?;
+        let mut text = read_limited(path, MAX_BYTES, name.unwrap_or("config.json"))?;
+        edit(&mut text);
         let malformed = |reason: String| Error::MalformedJson {
             path: path.to_path_buf(),
             reason,
@@ -477,6 +491,16 @@ impl ConfigJson {
                 ))
             }
             _ => Ok(()),
+        }
+    }
+}
+
+/// Writes spaces over comments: lines that begin with `//`. JSON has no string of several lines.
+#[doc(hidden)]
+pub fn blank_comments(text: &mut [u8]) {
+    for line in text.split_mut(|byte| *byte == b'\n') {
+        if line.trim_ascii_start().starts_with(b"//") {
+            line.fill(b' ');
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The text stacks of Qwen-VL and Qwen-Omni, whose tokens have positions in time, row and column, alone. `text_sides.txt` lists
+//! The text stacks of Qwen-VL and Qwen-Omni, whose tokens have positions in time, row and column, alone. `text_sides.json` lists
 //! the larger models.
 //!
 //! transformers' `Qwen2VLDecoderLayer` and `Qwen3VLMoeTextDecoderLayer`:

@@ -69,7 +69,7 @@ pub(in crate::checkpoint) fn families() -> impl Iterator<Item = &'static Family>
 fn sides() -> &'static [Family] {
     static SIDES: LazyLock<Vec<Family>> = LazyLock::new(|| {
         let of_text = |side: &TextSide| every().find(|text| text.name == side.text_type);
-        let sides = text_side::all().filter_map(|side| Some(side.around(of_text(&side)?)));
+        let sides = text_side::all().filter_map(|side| Some(side.around(of_text(side)?)));
         sides.collect()
     });
     &SIDES

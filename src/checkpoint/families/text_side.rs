@@ -1,28 +1,42 @@
 //! The text stack of models that also read images or audio: a decoder of another family, described under `text_config`. The
-//! other parts are not loaded. `text_sides.txt` lists these models.
+//! other parts are not loaded. `text_sides.json` lists these models.
 //!
 //! transformers' `LlavaModel` and `Mistral3Model`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llava/modeling_llava.py>
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
 
 use super::beside::{beside, inside, with_output};
 use super::class_sizes::class_sizes;
 use super::prelude::*;
+use crate::checkpoint::scheme::table::{Entries, Table, tables};
 
-/// One line of the table, with the names above it.
-#[derive(Clone, Copy)]
+/// An entry of the table; an entry without a text's type is a base for others.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(in crate::checkpoint) struct TextSide {
     /// The larger model's type.
-    model_type: &'static str,
+    name: &'static str,
     /// The default model type of its text.
+    #[serde(rename = "read_as")]
     pub(in crate::checkpoint) text_type: &'static str,
-    prefixes: &'static str,
+    like: Option<&'static str>,
+    prefixes: Vec<&'static str>,
     output: &'static str,
-    words: &'static str,
+    section: Option<&'static str>,
+    only: bool,
+    whole: bool,
+    tied: bool,
+    own_head: bool,
+    defaults: Entries<&'static str, Value>,
+    handed_on: Vec<&'static str>,
 }
 
 impl TextSide {
     /// Returns the entry for a larger model's type.
-    pub(in crate::checkpoint) fn of(model_type: &str) -> Option<Self> {
-        all().find(|side| side.model_type == model_type)
+    pub(in crate::checkpoint) fn of(model_type: &str) -> Option<&'static Self> {
+        all().find(|side| side.name == model_type)
     }
 
     /// Returns the model type of the text that a file describes.
@@ -32,77 +46,68 @@ impl TextSide {
     pub(in crate::checkpoint) fn text_type_of(&self, json: &ConfigJson) -> Result<String> {
         let text = json.section(&[self.section()])?;
         let named = text.map(|text| text.text(&["model_type"])).transpose()?;
-        let named = named.flatten().filter(|_| !self.says("only"));
+        let named = named.flatten().filter(|_| !self.only);
         Ok(named.unwrap_or_else(|| self.text_type.to_string()))
     }
 
     /// Returns the name of the section that describes the text.
     pub(in crate::checkpoint) fn section(&self) -> &'static str {
-        self.own_section().unwrap_or("text_config")
-    }
-
-    fn own_section(&self) -> Option<&'static str> {
-        let mut words = self.words.split_whitespace();
-        words.find_map(|word| word.strip_prefix('@'))
+        self.section.unwrap_or("text_config")
     }
 
     /// Returns the table for a decoder in this model.
     pub(in crate::checkpoint) fn around(&self, text: &Family) -> Family {
-        let mut family = class_sizes(&text.name)
-            .fold(text.clone(), |family, (key, size)| {
-                family.default_of(key, size)
-            })
-            .named(self.model_type);
-        family.prefixes = (self.prefixes.split(' '))
-            .map(|prefix| prefix.trim_start_matches('-').to_string())
-            .collect();
-        let mut family = with_output(beside(family, self.says("whole")), self.output)
-            .default_of("tie_word_embeddings", self.says("tied"));
-        if let Some(section) = self.own_section() {
+        let family = class_sizes(&text.name).fold(text.clone(), |family, (key, size)| {
+            family.default_of(key, size)
+        });
+        let family = family.named(self.name).prefixes(&self.prefixes);
+        let mut family = with_output(beside(family, self.whole), self.output)
+            .default_of("tie_word_embeddings", self.tied);
+        if let Some(section) = self.section {
             family.prefixes = text.prefixes.clone();
             family = inside(family, section);
         }
-        if !self.says("own_head") {
+        if !self.own_head {
             family = family.head(HeadTask::CausalLm, causal_lm);
         }
-        let words = self.words.split_whitespace();
-        let keys = words.filter(|key| {
-            !["only", "whole", "tied", "own_head"].contains(key) && !key.starts_with('@')
-        });
-        keys.fold(family, |family, key| match key.split_once('=') {
-            Some((key, value)) => match value.parse::<Value>() {
-                Ok(value) => family.default_of(key, value),
-                Err(_) => family, // a test reads every line
-            },
-            None => family.handed_on(key),
+        let keys = self.handed_on.iter();
+        let family = keys.fold(family, |family, key| family.handed_on(key));
+        let defaults = self.defaults.iter();
+        defaults.fold(family, |family, (key, value)| {
+            family.default_of(key, value.clone())
         })
-    }
-
-    fn says(&self, word: &str) -> bool {
-        self.words.split_whitespace().any(|own| own == word)
     }
 }
 
-/// Returns every entry of the table.
-pub(super) fn all() -> impl Iterator<Item = TextSide> {
-    let mut names = ("", "");
-    include_str!("text_sides.txt")
-        .lines()
-        .filter_map(move |line| {
-            let Some(entry) = line.strip_prefix("    ") else {
-                names = line.split_once(" | ").unwrap_or(names);
-                return None;
-            };
-            let (model_type, rest) = entry.split_once(" = ")?;
-            let (text_type, words) = rest.split_once(' ').unwrap_or((rest, ""));
-            Some(TextSide {
-                model_type,
-                text_type,
-                prefixes: names.0,
-                output: names.1,
-                words,
-            })
-        })
+impl Table for TextSide {
+    fn names(&self) -> (&'static str, Option<&'static str>) {
+        (self.name, self.like)
+    }
+
+    fn add(&mut self, base: &Self) {
+        if self.prefixes.is_empty() {
+            self.prefixes = base.prefixes.clone();
+        }
+        if self.output.is_empty() {
+            self.output = base.output;
+        }
+        self.section = self.section.or(base.section);
+        self.only |= base.only;
+        self.whole |= base.whole;
+        self.tied |= base.tied;
+        self.own_head |= base.own_head;
+        self.defaults.add(&base.defaults, |_| false);
+        self.handed_on.extend(&base.handed_on);
+    }
+}
+
+/// Returns every entry of the table that is no base.
+pub(super) fn all() -> impl Iterator<Item = &'static TextSide> {
+    static ALL: LazyLock<Vec<TextSide>> = LazyLock::new(|| {
+        // A test reads every entry.
+        tables(&[include_str!("text_sides.json")]).unwrap_or_default()
+    });
+    ALL.iter().filter(|side| !side.text_type.is_empty())
 }
 
 #[cfg(test)]
@@ -111,25 +116,14 @@ mod tests {
     use crate::checkpoint::families;
 
     #[test]
-    fn every_line_of_the_table_is_a_family() {
+    fn every_entry_of_the_table_is_a_family() {
+        let entries: Vec<TextSide> = tables(&[include_str!("text_sides.json")]).unwrap();
         let known = |name: &str| families::all().any(|family| family.name == name);
-        for side in all() {
-            assert!(
-                known(side.text_type),
-                "{}: {}",
-                side.model_type,
-                side.text_type
-            );
-            assert!(known(side.model_type), "{}", side.model_type);
-            for word in side.words.split_whitespace() {
-                let value = word
-                    .split_once('=')
-                    .map(|(_, value)| value.parse::<Value>());
-                assert!(value.is_none_or(|value| value.is_ok()), "{word}");
-            }
+        let sides = entries.iter().filter(|side| !side.text_type.is_empty());
+        assert!(sides.clone().count() > 70);
+        for side in sides {
+            assert!(known(side.text_type), "{}: {}", side.name, side.text_type);
+            assert!(known(side.name), "{}", side.name);
         }
-        let n_lines = include_str!("text_sides.txt").lines();
-        let n_lines = n_lines.filter(|line| line.starts_with("    ")).count();
-        assert_eq!(all().count(), n_lines);
     }
 }

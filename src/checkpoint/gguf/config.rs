@@ -13,7 +13,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::architecture::{Architecture, Condition, Key, Kind, Source, all};
+use super::architecture::{Architecture, Condition, Key, Kind, all};
 use crate::error::{Error, Result};
 
 /// A file's contents, or those for a new file.
@@ -61,7 +61,7 @@ impl<'g> Keys<'g> {
     }
 
     pub(super) fn config(&self, entry: &Architecture) -> Result<Value> {
-        for (key, largest) in &entry.limits {
+        for (key, largest) in entry.limits.iter() {
             let size = self.size(key)?;
             if size as u64 > *largest {
                 let reason = format!(
@@ -70,7 +70,7 @@ impl<'g> Keys<'g> {
                 return Err(self.error(key, reason));
             }
         }
-        for (key, least) in &entry.least {
+        for (key, least) in entry.least.iter() {
             if self.peek(key).is_some() && (self.size(key)? as u64) < *least {
                 let reason = format!("is {}, expected at least {least}", self.size(key)?);
                 return Err(self.error(key, reason));
@@ -78,24 +78,31 @@ impl<'g> Keys<'g> {
         }
         let mut config = Map::new();
         config.insert("model_type".to_string(), entry.model_type.into());
-        for key in &entry.keys {
+        let mut insert = |json: &str, value: Value| config.insert(json.to_string(), value);
+        for (json, key) in entry.keys.iter() {
             if let Some(value) = self.value(key)? {
-                config.insert(key.json.to_string(), value);
+                insert(json, value);
             }
         }
-        for (key, source) in &entry.values {
-            let value = match source {
-                Source::Literal(value) => Some(value.clone()),
-                Source::Exists(tensor) => Some(self.exists(tensor).into()),
-                Source::Absent(tensor) => Some((!self.exists(tensor)).into()),
-                Source::Rows(tensor) => self.rows(tensor).map(Value::from),
-                Source::Call(function, arguments) => {
-                    let value = self.computed(function, arguments)?;
-                    (!value.is_null()).then_some(value)
-                }
-            };
-            if let Some(value) = value {
-                config.insert(key.to_string(), value);
+        for (json, value) in entry.set.iter() {
+            insert(json, value.clone());
+        }
+        for (json, tensor) in entry.exists.iter() {
+            insert(json, self.exists(tensor).into());
+        }
+        for (json, tensor) in entry.absent.iter() {
+            insert(json, (!self.exists(tensor)).into());
+        }
+        for (json, tensor) in entry.rows.iter() {
+            if let Some(n) = self.rows(tensor) {
+                insert(json, n.into());
+            }
+        }
+        for (json, call) in entry.calls.iter() {
+            let (function, arguments) = call.split_once(' ').unwrap_or((call, ""));
+            let value = self.computed(function, arguments)?;
+            if !value.is_null() {
+                insert(json, value);
             }
         }
         Ok(config.into())
@@ -104,15 +111,18 @@ impl<'g> Keys<'g> {
     /// The value for a key in `config.json`, if it has one.
     fn value(&self, key: &Key) -> Result<Option<Value>> {
         let Some(found) = self.optional(key.gguf) else {
-            return match (key.kind, key.default) {
-                (Kind::Needed, _) => Ok(Some(self.size(key.gguf)?.into())),
-                (_, None) => Ok(None),
-                (_, Some(default)) => Ok(Some(match default.split_at(1) {
-                    ("@", other) => self.size(other)?.into(),
-                    ("!", function) => self.computed(function, "")?,
-                    _ => serde_json::from_str(default).unwrap_or(Value::Null),
-                })),
+            let Some(default) = &key.default else {
+                let needed = (key.kind == Kind::Needed).then(|| self.size(key.gguf));
+                return Ok(needed.transpose()?.map(Value::from));
             };
+            let text = default.as_str().unwrap_or_default();
+            return Ok(Some(
+                match (text.strip_prefix('@'), text.strip_prefix('!')) {
+                    (Some(other), _) => self.size(other)?.into(),
+                    (_, Some(function)) => self.computed(function, "")?,
+                    _ => default.clone(),
+                },
+            ));
         };
         Ok(Some(match key.kind {
             Kind::Needed | Kind::Size => match self.size(key.gguf)? {

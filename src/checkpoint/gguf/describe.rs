@@ -77,13 +77,16 @@ impl Description {
         if model_type == "bert" {
             set("attention.causal", false.into());
         }
-        for key in &entry.keys {
-            let value = json.at(key.json).filter(|value| !value.is_null());
-            let value = match (value.cloned(), of_stack(key.json, stack), key.default) {
+        for (name, key) in entry.keys.iter() {
+            let value = json.at(name).filter(|value| !value.is_null());
+            let is_name = |value: &Value| {
+                value
+                    .as_str()
+                    .is_some_and(|text| text.starts_with(['@', '!']))
+            };
+            let value = match (value.cloned(), of_stack(name, stack), &key.default) {
                 (Some(value), ..) => value,
-                (None, Value::Null, Some(default)) if !default.starts_with(['@', '!']) => {
-                    serde_json::from_str(default).unwrap_or(Value::Null)
-                }
+                (None, Value::Null, Some(default)) if !is_name(default) => default.clone(),
                 (None, value, _) => value,
             };
             match key.kind {
@@ -98,11 +101,11 @@ impl Description {
                 Kind::Flag | Kind::Any => set(key.gguf, value),
                 _ => {
                     let reason = format!("found {value}, expected a number");
-                    return Err(json.error(&[key.json], reason));
+                    return Err(json.error(&[name], reason));
                 }
             }
             if key.gguf == "attention.key_length" {
-                let head_dim = of_stack(key.json, stack);
+                let head_dim = of_stack(name, stack);
                 set("attention.value_length", head_dim);
             }
         }

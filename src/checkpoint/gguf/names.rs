@@ -3,20 +3,16 @@
 use serde_json::Value;
 
 use super::ConversionStep;
-use super::architecture::Architecture;
+use super::architecture::{Architecture, Step};
 
 impl Architecture {
     /// Returns transformers' name for a tensor; it has `{e}` where the tensor stacks experts.
     pub fn translated(&self, name: &str) -> Option<String> {
         let (module, parameter) = name.rsplit_once('.')?;
         let (pattern, number) = pattern_of(module);
-        let find = |all: &[(&str, &'static str)], module: &str| {
-            let found = all.iter().find(|(known, _)| *known == module);
-            found.map(|(_, translated)| *translated)
-        };
         let translated = match pattern.strip_prefix("blk.{i}.") {
-            Some(local) => format!("{}{}", self.blocks, find(&self.modules, local)?),
-            None => find(&self.ends, &pattern)?.to_string(),
+            Some(local) => format!("{}{}", self.blocks, self.modules.get(local)?),
+            None => self.ends.get(&pattern)?.to_string(),
         };
         let translated = translated.replace("{i}", number.unwrap_or_default());
         let bare = translated.strip_prefix("model.").filter(|_| self.is_bare);
@@ -80,14 +76,14 @@ impl Architecture {
         };
         let found = self.steps.iter().find(|(pattern, _)| is_meant(pattern));
         match found.map(|(_, step)| *step) {
-            Some("query-pairs") => ConversionStep::Unpermute(n_heads, n_heads),
-            Some("key-pairs") => ConversionStep::Unpermute(n_kv_heads, n_kv_heads),
+            Some(Step::QueryPairs) => ConversionStep::Unpermute(n_heads, n_heads),
+            Some(Step::KeyPairs) => ConversionStep::Unpermute(n_kv_heads, n_kv_heads),
             // Values are not turned.
-            Some("fused-pairs") => {
+            Some(Step::FusedPairs) => {
                 ConversionStep::Unpermute(n_heads + 2 * n_kv_heads, n_heads + n_kv_heads)
             }
-            Some("less-one") if name.ends_with(".weight") => ConversionStep::LessOne,
-            Some("one-row") => ConversionStep::OneRow,
+            Some(Step::LessOne) if name.ends_with(".weight") => ConversionStep::LessOne,
+            Some(Step::OneRow) => ConversionStep::OneRow,
             _ => ConversionStep::None,
         }
     }

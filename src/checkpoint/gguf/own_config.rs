@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::architecture::{Source, listed};
+use super::architecture::listed;
 use super::config::{Described, Keys};
 use super::described;
 use super::lacking::lacks;
@@ -42,11 +42,10 @@ fn read(path: &Path) -> Result<(Value, BTreeMap<String, String>)> {
         let keys = entry.iter().flat_map(|entry| {
             let spelled = |key: &str| format!("{}.{key}", entry.name);
             // A part of each head is computed of this key.
-            let is_part =
-                |(_, source): &&(&str, Source)| matches!(source, Source::Call("part-of-head", _));
-            let parts = entry.values.iter().filter(is_part);
+            let is_part = |(_, call): &&(_, &str)| call.split(' ').next() == Some("part-of-head");
+            let parts = entry.calls.iter().filter(is_part);
             let parts = parts.map(|(json, _)| (*json, "rope.dimension_count"));
-            let keys = entry.keys.iter().map(|key| (key.json, key.gguf));
+            let keys = entry.keys.iter().map(|(json, key)| (*json, key.gguf));
             keys.chain(parts)
                 .map(|(json, key)| (json.to_string(), spelled(key)))
                 .collect::<Vec<_>>()

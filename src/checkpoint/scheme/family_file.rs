@@ -58,7 +58,8 @@ struct UniformStack {
 impl Family {
     /// Reads a family from a JSON file. Use it to load checkpoints of an unknown family without writing Rust.
     ///
-    /// Most families differ from a known one in a few points, and a file only needs to list these. This is SmolLM3:
+    /// Most families differ from a known one in a few points, and a file only needs to list these. Lines that begin with `//`
+    /// are comments. This is SmolLM3:
     ///
     /// ```json
     #[doc = include_str!("../../../examples/smollm3.json")]
@@ -96,7 +97,7 @@ impl Family {
     /// If the file cannot be read, or a key is missing, unknown or malformed, or a role is not one that
     /// layers ask for; the error names file and key.
     pub fn from_json_file(path: impl AsRef<Path>) -> Result<Self> {
-        let json = &ConfigJson::open(path.as_ref())?;
+        let json = &ConfigJson::open_commented(path.as_ref())?;
         if let Some(unknown) = json.keys().find(|key| !KEYS.contains(key)) {
             let reason = format!("is unknown; known: {}", KEYS.join(", "));
             return Err(json.error(&[unknown], reason));

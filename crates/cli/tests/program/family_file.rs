@@ -54,6 +54,24 @@ fn the_documented_table_gives_the_bits_of_the_built_in_family() {
 }
 
 #[test]
+fn comments_in_a_table_are_left_out() {
+    let text = fs::read_to_string(example()).unwrap();
+    let noted = text.replace("\n  \"block\"", "\n  // the blocks' \"names\n  \"block\"");
+    assert_ne!(noted, text);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("table.json");
+    fs::write(&path, format!("// {{ BERT's blocks\n{noted}")).unwrap();
+    let options = CheckpointOptions::default().family_file(&path);
+    let own = options.open(weights("tiny-bert")).unwrap();
+    let built_in = Checkpoint::open(weights("tiny-bert")).unwrap();
+    assert_eq!(output(&own), output(&built_in));
+    // A comment has a line of its own, which counts in messages.
+    fs::write(&path, "// one\n{\n\"name\": \"own\" // two\n}").unwrap();
+    let error = Family::from_json_file(&path).unwrap_err().to_string();
+    assert!(error.contains("line 3"), "{error}");
+}
+
+#[test]
 fn blocks_given_in_the_table_need_no_config_json() {
     let built_in = Checkpoint::open(weights("tiny-bert")).unwrap();
     let config = serde_json::to_value(built_in.config()).unwrap();

@@ -325,8 +325,7 @@ impl Keys<'_> {
             || self.has_windows_unsaid(arguments),
             |size| size != json!(0),
         );
-        let reads_causal =
-            |entry: &Architecture| entry.keys.iter().any(|key| key.json == "is_causal");
+        let reads_causal = |entry: &Architecture| entry.keys.get("is_causal").is_some();
         let is_causal = self.peek("attention.causal") != Some(json!(false));
         if has_windows && !is_causal && self.entry().is_some_and(reads_causal) {
             let reason = "is false, which is not supported for layers with a window".to_string();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::checkpoint::gguf::architecture::{Architecture, Source};
+use crate::checkpoint::gguf::architecture::Architecture;
 use crate::checkpoint::gguf::config::Keys;
 use crate::error::Result;
 
@@ -204,9 +204,16 @@ impl Keys<'_> {
     fn has_windows(&self) -> bool {
         const KEY: &str = "attention.sliding_window";
         let is_always = |entry: &Architecture| {
-            let mut sources = entry.values.iter().map(|(_, source)| source);
-            sources.any(|source| matches!(source, Source::Call("windows", arguments) if self.has_windows_unsaid(arguments)))
-                || entry.neutral.iter().any(|(key, sizes)| *key == KEY && !sizes.is_empty())
+            let mut calls = entry
+                .calls
+                .iter()
+                .filter_map(|(_, call)| call.split_once(' '));
+            calls.any(|(function, arguments)| {
+                function == "windows" && self.has_windows_unsaid(arguments)
+            }) || entry
+                .neutral
+                .iter()
+                .any(|(key, sizes)| *key == KEY && !sizes.is_empty())
         };
         let size = self.peek(KEY);
         size.map_or_else(
