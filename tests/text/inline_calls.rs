@@ -1,6 +1,12 @@
 //! The calls that README and docs write inside a sentence, compiled. `tests/architecture/calls.rs` looks for each of them here and
 //! in the other sources.
-#![allow(dead_code, unused_must_use, reason = "nothing runs them: they compile")]
+#![allow(
+    dead_code,
+    unused_must_use,
+    clippy::needless_borrow,
+    clippy::needless_borrows_for_generic_args,
+    reason = "nothing runs them: they compile"
+)]
 
 use std::path::Path;
 
