@@ -6,7 +6,7 @@ use super::bert_writer::{cross_rules, crossed};
 use super::encoder::*;
 use super::prelude::*;
 
-pub(super) fn family() -> Family {
+pub(super) fn table() -> Family {
     encoder("bert", "bert.")
         .end_rules(word_rules([
             "cls.predictions.transform.dense",

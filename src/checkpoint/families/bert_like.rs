@@ -10,7 +10,7 @@ use super::prelude::*;
 use super::{bert, roberta};
 
 pub(super) fn families() -> Vec<Family> {
-    let text = |name: &str| encoder(bert::family().named(name).prefixes(&["text_model.", ""]));
+    let text = |name: &str| encoder(bert::table().named(name).prefixes(&["text_model.", ""]));
     let blip = text("blip_text_model")
         .read_by(|json| {
             // The class for language models is the only one that masks.

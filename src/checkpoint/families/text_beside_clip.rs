@@ -10,7 +10,7 @@ use super::prelude::*;
 use super::{bert, roberta};
 
 pub(super) fn families() -> Vec<Family> {
-    let bert = bert::family().prefixes(&["text_model.", ""]);
+    let bert = bert::table().prefixes(&["text_model.", ""]);
     let chinese = class_sizes("chinese_clip_text_model")
         .fold(bert, |table, (key, size)| table.default_of(key, size))
         .pooler(|_, _| Ok(ReadoutConfig::new(TokenSelection::First)));

@@ -107,7 +107,7 @@ pub(crate) fn known(
     let found = of_type
         .into_iter()
         .find(|family| is_only || family.part == part);
-    found.cloned().ok_or_else(|| {
+    found.ok_or_else(|| {
         let asked = match part {
             Some(part) => format!("{part} chosen"),
             None => "none chosen".to_string(),
