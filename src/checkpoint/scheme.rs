@@ -317,6 +317,18 @@ impl Family {
         self
     }
 
+    /// Takes defaults from transformers' class for another model type; this type belongs to code on the Hub.
+    pub(super) fn like_class(mut self, model_type: &str) -> Self {
+        self.keys.class_type = Some(model_type.to_string());
+        self
+    }
+
+    /// Lets files omit these required sizes, which the defaults of transformers' configuration class have.
+    pub(super) fn class_sizes(mut self, keys: &[&str]) -> Self {
+        self.keys.class_sizes.extend(strings(keys));
+        self
+    }
+
     /// Changes blocks after they were read.
     pub fn change(mut self, change: BlockChange) -> Self {
         self.changes.push(change);

@@ -60,7 +60,6 @@ pub(super) fn encoder(name: &str, prefix: &str) -> Family {
             token(json, classifier_dropout(json)?)
         })
         .head(HeadTask::QuestionAnswering, question_answering)
-        .default_of("pad_token_id", 0)
         .new_names(new_bias)
         .ignored(&["*token_type_ids"])
         .outside(&["*embeddings.*", "*pooler.*", "cls.*", "lm_head.*"])

@@ -1,6 +1,6 @@
 //! The built-in families, by `model_type`.
 
-use crate::checkpoint::families;
+use crate::checkpoint::families::{self, ClassDefaults};
 use crate::checkpoint::scheme::lacking::lacking;
 use crate::checkpoint::scheme::{Family, StackPart};
 use crate::error::{Error, Result, listed, near};
@@ -107,6 +107,10 @@ pub(crate) fn known(
     let found = of_type
         .into_iter()
         .find(|family| is_only || family.part == part);
+    let found = found.map(|mut family| {
+        family.keys.class = ClassDefaults::of(model_type, &family);
+        family
+    });
     found.ok_or_else(|| {
         let asked = match part {
             Some(part) => format!("{part} chosen"),
