@@ -117,12 +117,6 @@ impl ConfigJson {
         }
     }
 
-    /// Returns the class's default for `key`, whatever the file has.
-    #[doc(hidden)]
-    pub fn of_class(&self, key: &str) -> Option<&Value> {
-        self.class.get(key)
-    }
-
     /// Returns the paths of keys in this file or section that nothing has read so far. Leaves out the keys in `harmless`,
     /// which are paths from here, with everything inside them. A key whose value is null counts as absent.
     ///
