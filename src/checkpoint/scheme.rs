@@ -31,6 +31,7 @@ use crate::config::{
 };
 use crate::error::{Result, setters};
 
+pub(in crate::checkpoint) use self::difference::ClassDefaults;
 use self::difference::changed;
 pub(crate) use self::part::Features;
 pub use self::{

@@ -3,16 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::text_side::TextSide;
-use crate::checkpoint::scheme::Family;
-
-/// The defaults of the class that describes a family's blocks.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::checkpoint) struct ClassDefaults {
-    /// The values by key. A section has an object.
-    pub values: Map<String, Value>,
-    /// A file may lack required sizes too: its blocks are described in a section, where transformers leaves out each default.
-    pub with_sizes: bool,
-}
+use crate::checkpoint::scheme::{ClassDefaults, Family};
 
 impl ClassDefaults {
     /// Returns the defaults for this model type, which `family` reads. A type that transformers lacks has those of a similar

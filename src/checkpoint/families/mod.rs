@@ -2,7 +2,6 @@
 
 include!(concat!(env!("OUT_DIR"), "/families.rs"));
 
-pub(super) use self::class_defaults::ClassDefaults;
 pub(super) use self::decoder_alone::is_of_decoder;
 pub(super) use self::rotary_bert::type_of_code;
 pub(super) use self::tables::{all, of_type};

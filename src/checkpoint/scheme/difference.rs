@@ -6,10 +6,18 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::families::ClassDefaults;
 use crate::checkpoint::keys::attribute_names::spelled_as_own;
 use crate::config::StackConfig;
 use crate::error::{Error, Result, listed, nearest};
+
+/// The defaults of the class that describes a family's blocks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in crate::checkpoint) struct ClassDefaults {
+    /// The values by key. A section has an object.
+    pub values: Map<String, Value>,
+    /// A file may lack required sizes too: its blocks are described in a section, where transformers leaves out each default.
+    pub with_sizes: bool,
+}
 
 /// Differences between a family's `config.json` and the keys that its reader requests.
 /// Set them in [`Family::keys`](crate::checkpoint::scheme::Family::keys).

@@ -1,8 +1,8 @@
 //! The built-in families, by `model_type`.
 
-use crate::checkpoint::families::{self, ClassDefaults};
+use crate::checkpoint::families;
 use crate::checkpoint::scheme::lacking::lacking;
-use crate::checkpoint::scheme::{Family, StackPart};
+use crate::checkpoint::scheme::{ClassDefaults, Family, StackPart};
 use crate::error::{Error, Result, listed, near};
 
 /// The reason why there is no such family.
@@ -191,7 +191,10 @@ mod tests {
         let of_head = family.has_head(HeadTask::CausalLm) && !family.has_head(HeadTask::MaskedLm);
         let block = stack.as_ref().map(|stack| &stack.blocks[0]);
         let is_decoder = block.map_or(of_head, |block| {
-            block.attention.visibility == Visibility::Causal && family.pooler.is_none()
+            block
+                .attention()
+                .is_ok_and(|own| own.visibility == Visibility::Causal)
+                && family.pooler.is_none()
         });
         let has_experts = |family: &Family| {
             let mut rules = family.block_rules.iter();
