@@ -156,7 +156,8 @@ def parser() -> argparse.ArgumentParser:
     everything.add_argument("--minilm", type=Path, help="a local copy of all-MiniLM-L6-v2")
 
     commands.add_parser("changed-keys", help="what transformers computes where a key of config.json is another")
-    commands.add_parser("default-configs", help="the config.json that each model type of transformers writes")
+    defaults = commands.add_parser("default-configs", help="the config.json that each model type of transformers writes, and the defaults of its class")
+    defaults.add_argument("--check", action="store_true", dest="compare", help="compare with the committed files")
 
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--out", type=Path, required=True)
@@ -216,6 +217,8 @@ def main() -> None:
     elif args.command == "default-configs":
         from fixtures import default_configs
 
+        if args.compare:
+            sys.exit("\n".join(default_configs.differences(ROOT)) or 0)
         default_configs.write(ROOT)
         manifest.write(ROOT)
     elif args.command == "fixture":

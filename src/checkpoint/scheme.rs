@@ -31,6 +31,7 @@ use crate::config::{
 };
 use crate::error::{Result, setters};
 
+pub(in crate::checkpoint) use self::difference::ClassDefaults;
 use self::difference::changed;
 pub(crate) use self::part::Features;
 pub use self::{
@@ -314,6 +315,18 @@ impl Family {
     /// Sets the default value of a key that `config.json` may omit.
     pub fn default_of(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.keys.defaults.insert(key.to_string(), value.into());
+        self
+    }
+
+    /// Takes defaults from transformers' class for another model type; this type belongs to code on the Hub.
+    pub(super) fn like_class(mut self, model_type: &str) -> Self {
+        self.keys.class_type = Some(model_type.to_string());
+        self
+    }
+
+    /// Lets files omit these required sizes, which the defaults of transformers' configuration class have.
+    pub(super) fn class_sizes(mut self, keys: &[&str]) -> Self {
+        self.keys.class_sizes.extend(strings(keys));
         self
     }
 

@@ -138,6 +138,39 @@ fn each_key_of_generation_config_json_changes_the_tokens_as_in_transformers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+#[test]
+fn a_text_ends_at_the_tokens_that_the_files_name_as_in_transformers() {
+    let judged = fs::read(weights("reference/stop_tokens.json")).unwrap();
+    let cases: Vec<Value> = serde_json::from_slice(&judged).unwrap();
+    let mut n = 0;
+    for case in cases {
+        let model = case["model"].as_str().unwrap();
+        if !is_present(model) {
+            continue;
+        }
+        n += 1;
+        let folder = configured(model, &case["generation_config"].to_string());
+        if case["generation_config"].is_null() {
+            fs::remove_file(folder.path().join("generation_config.json")).unwrap();
+        }
+        let path = folder.path().join("config.json");
+        let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        for (key, value) in case["config"].as_object().unwrap() {
+            match value {
+                Value::Null => config.as_object_mut().unwrap().remove(key),
+                value => config
+                    .as_object_mut()
+                    .unwrap()
+                    .insert(key.clone(), value.clone()),
+            };
+        }
+        fs::write(&path, config.to_string()).unwrap();
+        let read = GenerationOptions::of(&Checkpoint::open(folder.path()).unwrap()).unwrap();
+        assert_eq!(json!(read.stop_tokens), case["stop"], "{case}");
+    }
+    assert!(!is_present("families") || n == 48, "only {n} cases");
+}
+
 fn options(config: Value) -> Result<GenerationOptions> {
     let folder = configured("tiny-gpt-text", &config.to_string());
     GenerationOptions::of(&Checkpoint::open(folder.path())?)

@@ -1,6 +1,6 @@
 //! The result for each transformers model type's default `config.json`: docs/transformers.md.
 //!
-//! `CANDLE_BLOCKS_WRITE_TRANSFORMERS=1 cargo test --release --features cli --test refusals of_transformers` writes the file.
+//! `CANDLE_BLOCKS_WRITE_MODEL_TYPES=1 cargo test --release --lib --test refusals model_types` writes the file, and docs/families.md.
 //! Without the variable the test demands that today's answers are the file's, word for word.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt::Write, fs, path::Path};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::weights::weights;
 
-const VARIABLE: &str = "CANDLE_BLOCKS_WRITE_TRANSFORMERS";
+const VARIABLE: &str = "CANDLE_BLOCKS_WRITE_MODEL_TYPES";
 
 /// Types whose default sizes transformers 5.23 cannot compute either: the call of the model raises an error about the same key.
 const NOT_EVEN_THERE: [&str; 14] = [

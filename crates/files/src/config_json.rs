@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use self::read_keys::{ReadKeys, joined};
 use crate::bytes::limited::{is_named, read_limited};
@@ -40,6 +40,10 @@ pub struct ConfigJson {
     renamed: BTreeMap<String, String>,
     /// The keys that were read so far.
     read: Arc<ReadKeys>,
+    /// Values for keys that the file lacks: the defaults of transformers' configuration class.
+    class: Arc<Map<String, Value>>,
+    /// The file may lack its required sizes too, as a section does.
+    may_lack_sizes: bool,
 }
 
 impl ConfigJson {
@@ -97,6 +101,19 @@ impl ConfigJson {
             value,
             section: None,
             renamed: BTreeMap::new(),
+            class: Arc::default(),
+            may_lack_sizes: false,
+        }
+    }
+
+    /// Returns a copy that reads keys which the file lacks from `class`, the defaults of transformers' configuration class; required
+    /// sizes too if `may_lack_sizes`. An object in `class` has the defaults of a section. A key that is null in the file has no default.
+    #[doc(hidden)]
+    pub fn with_class(&self, class: Map<String, Value>, may_lack_sizes: bool) -> Self {
+        Self {
+            class: Arc::new(class),
+            may_lack_sizes,
+            ..self.clone()
         }
     }
 
@@ -149,13 +166,20 @@ impl ConfigJson {
         if let Some(object) = changed.value.as_object_mut() {
             object.remove(key);
         }
+        if changed.class.contains_key(key) {
+            Arc::make_mut(&mut changed.class).remove(key);
+        }
         changed
     }
 
-    /// Returns the first of `keys` that is present and not null.
+    /// Returns the first of `keys` that is present and not null, or the class's default if the file has none of them.
     fn find<'k>(&self, keys: &[&'k str]) -> Option<(&'k str, &Value)> {
         keys.iter().for_each(|key| self.record(key));
-        self.value_of(keys)
+        if keys.iter().any(|key| self.value.get(key).is_some()) {
+            return self.value_of(keys);
+        }
+        keys.iter()
+            .find_map(|&key| Some((key, self.class.get(key)?)))
     }
 
     fn value_of<'k>(&self, keys: &[&'k str]) -> Option<(&'k str, &Value)> {
@@ -199,8 +223,9 @@ impl ConfigJson {
 
     /// Reads a required size.
     pub fn size(&self, keys: &[&str]) -> Result<usize> {
-        self.optional_size(keys)?
-            .ok_or_else(|| self.error(keys, "missing, expected an integer"))
+        let is_missing = !self.may_lack_sizes && self.value_of(keys).is_none();
+        let size = self.optional_size(keys)?.filter(|_| !is_missing);
+        size.ok_or_else(|| self.error(keys, "missing, expected an integer"))
     }
 
     /// Reads an optional size; `None` if absent or null.
@@ -227,7 +252,7 @@ impl ConfigJson {
 
     /// Reads a size that `null` disables; returns `default` if absent.
     pub fn switchable_size(&self, key: &str, default: usize) -> Result<Option<usize>> {
-        match self.value.get(key) {
+        match self.value.get(key).or(self.class.get(key)) {
             None => Ok(Some(default)),
             Some(_) => self.optional_size(&[key]),
         }
@@ -235,7 +260,7 @@ impl ConfigJson {
 
     /// Reads a number that `null` disables; returns `default` if absent.
     pub fn switchable_number(&self, key: &str, default: f64) -> Result<Option<f64>> {
-        match self.value.get(key) {
+        match self.value.get(key).or(self.class.get(key)) {
             None => Ok(Some(default)),
             Some(_) => self.optional_number(&[key]),
         }
@@ -244,6 +269,12 @@ impl ConfigJson {
     /// Reads the number of blocks, which is required.
     pub fn n_blocks(&self, keys: &[&str]) -> Result<usize> {
         let n_blocks = self.size(keys)?;
+        self.n_blocks_or(keys, n_blocks)
+    }
+
+    /// Reads the number of blocks, or returns `default` if absent.
+    pub fn n_blocks_or(&self, keys: &[&str], default: usize) -> Result<usize> {
+        let n_blocks = self.size_or(keys, default)?;
         if !(1..=MAX_BLOCKS).contains(&n_blocks) {
             let reason = format!("found {n_blocks}, expected 1 to {MAX_BLOCKS} blocks");
             return Err(self.error(keys, reason));
@@ -436,9 +467,12 @@ impl ConfigJson {
     #[doc(hidden)]
     pub fn inside(&self, key: &str, value: Value) -> Self {
         let key = self.renamed.get(key).map_or(key, String::as_str);
+        let of_section = self.class.get(key).and_then(Value::as_object);
         Self {
             section: Some(joined(self.section.as_deref(), key)),
             renamed: BTreeMap::new(),
+            class: Arc::new(of_section.cloned().unwrap_or_default()),
+            may_lack_sizes: true,
             ..self.with_value(value, BTreeMap::new())
         }
     }
@@ -477,12 +511,15 @@ impl ConfigJson {
             section: self.section.clone(),
             renamed: all,
             read: Arc::clone(&self.read),
+            class: Arc::clone(&self.class),
+            may_lack_sizes: self.may_lack_sizes,
         }
     }
 
     /// Refuses an unsupported feature: `key` must be absent or one of `allowed`.
     pub fn only(&self, key: &str, allowed: &[Value]) -> Result<()> {
-        match self.find(&[key]) {
+        self.record(key);
+        match self.value_of(&[key]) {
             Some((key, value)) if !allowed.contains(value) => {
                 let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
                 Err(self.error(

@@ -21,11 +21,7 @@ pub(super) fn family() -> Family {
         .renamed("n_routed_experts", "num_experts")
         .renamed("n_shared_experts", "num_shared_experts")
         .renamed("routed_scaling_factor", "route_scale")
-        .default_of("head_dim", 128)
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("num_experts", 64)
-        .default_of("num_experts_per_tok", 6)
-        .default_of("num_shared_experts", 2)
+        .class_sizes(&["num_experts_per_tok"])
         .embeddings(|json, stack| {
             let words = padded_words(json, stack)?;
             let scale = match json.flag(&["mup_enabled"], false)? {

@@ -39,7 +39,6 @@ pub(super) fn family() -> Family {
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
         .new_names(new_bias)
-        .default_of("pad_token_id", 0)
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(HeadTask::MaskedLm, |json, stack| {
@@ -86,21 +85,13 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("attention_probs_dropout_prob", 0.0);
-    let json = &json.with_default("hidden_dropout_prob", 0.0);
-    let mut block = block(&json.with_default("hidden_act", "gelu_new"))?;
+    let mut block = block(json)?;
     block.residual.feed_forward_dropout = 0.0;
     let n_layers = json.n_blocks(&["num_hidden_layers"])?;
     let groups = "num_hidden_groups";
-    let n_groups = match json.optional_size(&[groups])? {
-        Some(_) => json.n_blocks(&[groups])?, // each group is one block
-        None => 1,
-    };
+    let n_groups = json.n_blocks_or(&[groups], 1)?; // each group is one block
     let inner = "inner_group_num";
-    let n_inner = match json.optional_size(&[inner])? {
-        Some(_) => json.n_blocks(&[inner])?,
-        None => 1,
-    };
+    let n_inner = json.n_blocks_or(&[inner], 1)?;
     if n_inner * n_layers.max(n_groups) > MAX_BLOCKS {
         let reason = format!(
             "{n_inner} blocks in each of {n_groups} groups, at {n_layers} layers: expected {MAX_BLOCKS} in all"

@@ -11,17 +11,14 @@ pub(super) fn family() -> Family {
         let role = format!("feed_forward.xielu.{role}");
         Rule::named(&role, &[&format!("mlp.act_fn.{name}")], &[])
     };
-    decoder("apertus", config)
-        .replace_block_rules([
-            Rule::norm("attention_norm", &["attention_layernorm"]),
-            Rule::norm("feed_forward_norm", &["feedforward_layernorm"]),
-            number("positive", "alpha_p"),
-            number("negative", "alpha_n"),
-            number("slope", "beta"),
-            number("knee", "eps"),
-        ])
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("rope_theta", 12e6)
+    decoder("apertus", config).replace_block_rules([
+        Rule::norm("attention_norm", &["attention_layernorm"]),
+        Rule::norm("feed_forward_norm", &["feedforward_layernorm"]),
+        number("positive", "alpha_p"),
+        number("negative", "alpha_n"),
+        number("slope", "beta"),
+        number("knee", "eps"),
+    ])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

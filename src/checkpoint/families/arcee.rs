@@ -10,15 +10,10 @@ use super::llama::{
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let plain = |name: &str, config| decoder(name, config).default_of("hidden_act", "relu2");
     vec![
-        plain("arcee", arcee)
-            .default_of("rms_norm_eps", 1e-5)
-            .new_names(prefix_by_head),
-        plain("jais2", jais2)
-            .default_of("attention_bias", true)
-            .default_of("mlp_bias", true),
-        plain("nemotron", nemotron).initialization(|json| {
+        decoder("arcee", arcee).new_names(prefix_by_head),
+        decoder("jais2", jais2),
+        decoder("nemotron", nemotron).initialization(|json| {
             // transformers initializes these norms like norms that multiply by the weight alone.
             let deviation = initializer_range::deviation(json, 0.0134)?;
             Ok(Initialization::normal(deviation).with("*norm.weight", Distribution::Constant(1.0)))

@@ -12,8 +12,7 @@ pub(super) fn family() -> Family {
         .block_rules(aria_experts())
         .block_rules(experts_in_out("mlp.experts"))
         .block_rules(shared_rules("mlp.shared_experts"))
-        .default_of("intermediate_size", 4096)
-        .default_of("pad_token_id", 2)
+        .class_sizes(&["intermediate_size"])
 }
 
 /// Aria's names for its experts on disk.

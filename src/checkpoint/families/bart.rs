@@ -31,7 +31,7 @@ pub(super) fn pair(
     };
     let side = |part, config| {
         let side = stack(name, part, config).embeddings(embeddings);
-        side.new_names(of_bart).default_of("pad_token_id", 1)
+        side.new_names(of_bart)
     };
     [
         side(StackPart::Encoder, encoder),

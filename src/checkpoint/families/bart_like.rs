@@ -29,31 +29,20 @@ pub(super) fn families() -> Vec<Family> {
     };
     let from_two = |json: &ConfigJson| start_token(json, 2);
     let [encoder, decoder] = pair("m2m_100", PRE, sines_except_padding, from_two);
-    let m2m_100 = [encoder, decoder.head(HeadTask::CausalLm, causal_lm)].map(|side| {
-        side.default_of("activation_function", "relu")
-            .default_of("attention_dropout", 0.1)
-            .default_of("encoder_layerdrop", 0.05)
-            .default_of("decoder_layerdrop", 0.05)
-            .default_of("scale_embedding", true)
-            .ignored(SINES)
-    });
-    let plbart = pair("plbart", POST, behind_two, from_the_text).map(|side| {
-        side.default_of("attention_dropout", 0.1)
-            .default_of("scale_embedding", true)
-    });
+    let m2m_100 = [encoder, decoder.head(HeadTask::CausalLm, causal_lm)]
+        .map(|side| side.ignored(SINES).class_sizes(&["pad_token_id"]));
+    let plbart = pair("plbart", POST, behind_two, from_the_text);
     let marian = pair("marian", POST, sines, |json| start_token(json, 58100));
-    let marian = marian.map(|side| side.default_of("pad_token_id", 58100).ignored(SINES));
+    let marian = marian.map(|side| side.ignored(SINES));
     let pegasus = pair("pegasus", PRE, sines, |json| start_token(json, 0));
-    let pegasus = pegasus.map(|side| side.default_of("pad_token_id", 0).ignored(SINES));
+    let pegasus = pegasus.map(|side| side.ignored(SINES));
     let blenderbot = pair("blenderbot", PRE, learned, |json| start_token(json, 1));
-    let blenderbot = blenderbot.map(|side| side.default_of("pad_token_id", 0));
     let small = |json: &ConfigJson| start_token(json, 1);
     let [encoder, decoder] = pair("blenderbot-small", POST, learned_and_normed, small);
     let decoder = decoder.embeddings(|json, stack| {
         let words = small_words(json, stack)?;
         Ok(words.with_scale(1.0).with_norm_of_words(true).into()) // embeddings are never scaled
     });
-    let small = [encoder, decoder].map(|side| side.default_of("pad_token_id", 0));
     [
         classifying(pair("mbart", PRE, behind_two, from_the_text)),
         classifying(pair("mvp", POST, behind_two, from_two)),
@@ -62,7 +51,7 @@ pub(super) fn families() -> Vec<Family> {
         pegasus.into(),
         m2m_100.into(),
         blenderbot.into(),
-        small.into(),
+        [encoder, decoder].into(),
     ]
     .into_iter()
     .flatten()

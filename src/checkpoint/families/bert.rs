@@ -6,7 +6,7 @@ use super::bert_writer::{cross_rules, crossed};
 use super::encoder::*;
 use super::prelude::*;
 
-pub(super) fn family() -> Family {
+pub(super) fn table() -> Family {
     encoder("bert", "bert.")
         .end_rules(word_rules([
             "cls.predictions.transform.dense",
@@ -60,7 +60,6 @@ pub(super) fn encoder(name: &str, prefix: &str) -> Family {
             token(json, classifier_dropout(json)?)
         })
         .head(HeadTask::QuestionAnswering, question_answering)
-        .default_of("pad_token_id", 0)
         .new_names(new_bias)
         .ignored(&["*token_type_ids"])
         .outside(&["*embeddings.*", "*pooler.*", "cls.*", "lm_head.*"])

@@ -10,7 +10,7 @@ use super::prelude::*;
 use super::{bert, roberta};
 
 pub(super) fn families() -> Vec<Family> {
-    let text = |name: &str| encoder(bert::family().named(name).prefixes(&["text_model.", ""]));
+    let text = |name: &str| encoder(bert::table().named(name).prefixes(&["text_model.", ""]));
     let blip = text("blip_text_model")
         .read_by(|json| {
             // The class for language models is the only one that masks.
@@ -19,13 +19,11 @@ pub(super) fn families() -> Vec<Family> {
             bert::config(&json.with("is_decoder", is_decoder))
         })
         .embeddings(untyped)
-        .default_of("hidden_dropout_prob", 0.0)
         .ignored(&["*.crossattention.*"]);
     let git = encoder(bert::encoder("git", "git."))
         .read_by(|json| bert::config(&json.with("is_decoder", true)))
         .embeddings(untyped)
         .end_rules([Rule::linear("causal_lm.output", &["output"])])
-        .default_of("tie_word_embeddings", false)
         .head(HeadTask::CausalLm, |json, _| {
             next_token(language_model(json)?.with_bias(true))
         })
@@ -46,7 +44,7 @@ pub(super) fn families() -> Vec<Family> {
             pooler: None,
             ..text("splinter").prefixes(&["splinter.", ""])
         },
-        encoder(roberta::family("clap_text_model", "text_model.")).default_of("type_vocab_size", 1),
+        encoder(roberta::family("clap_text_model", "text_model.")),
         roberta::family("bridgetower_text_model", "text_model.").without_heads(),
         blip,
         git,

@@ -48,7 +48,6 @@ fn table(name: &str, prefix: &str, config: fn(&ConfigJson) -> Result<StackConfig
             let hidden = json.number(&["hidden_dropout_prob"], 0.1)?;
             token(json, json.number(&["classifier_dropout"], hidden)?)
         })
-        .default_of("pad_token_id", 1)
         .outside(&["embed_tokens.*"])
 }
 

@@ -13,10 +13,6 @@ pub(super) fn family() -> Family {
         ])
         .without_heads()
         .head(HeadTask::CausalLm, causal_lm)
-        .default_of("num_key_value_heads", 5)
-        .default_of("hidden_act", "relu2")
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("rope_theta", 5e5)
 }
 
 fn bitnet(json: &ConfigJson) -> Result<StackConfig> {

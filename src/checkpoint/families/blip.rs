@@ -9,7 +9,7 @@ use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let token = |role: &str, name: &str, n: usize| Rule::with_leading_ones(role, &[name], n);
-    let tower = |name: &str, image: usize, patch: usize| {
+    let tower = |name: &str| {
         let [_, vision] = towers(name, end_of_text);
         vision
             .named(name)
@@ -26,25 +26,15 @@ pub(super) fn families() -> Vec<Family> {
             ])
             .embeddings(images)
             .initialization(initializer_range::normal)
-            .default_of("initializer_range", 1e-10)
-            .default_of("image_size", image)
-            .default_of("patch_size", patch)
-            .default_of("hidden_act", "gelu")
     };
-    let wide = |name: &str| {
-        tower(name, 224, 14)
-            .default_of("hidden_size", 1408)
-            .default_of("intermediate_size", 6144)
-            .default_of("num_hidden_layers", 39)
-            .default_of("num_attention_heads", 16)
-            .default_of("layer_norm_eps", 1e-6)
-    };
-    vec![
-        tower("blip_vision_model", 384, 16),
-        wide("blip_2_vision_model"),
-        wide("instructblip_vision_model"),
-        wide("instructblipvideo_vision_model"),
+    [
+        "blip_vision_model",
+        "blip_2_vision_model",
+        "instructblip_vision_model",
+        "instructblipvideo_vision_model",
     ]
+    .map(tower)
+    .into()
 }
 
 fn images(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {

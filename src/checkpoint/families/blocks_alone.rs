@@ -36,10 +36,7 @@ pub(super) fn families() -> Vec<Family> {
         bert("tapas"),
         bert("roc_bert").read_by(bert::config),
         vit("vilt", "vilt.").outside(&["mlm_score.*", "rank_output.*"]),
-        vit("vivit", "vivit.")
-            .read_by(vit::config)
-            .default_of("hidden_act", "gelu_fast")
-            .default_of("layer_norm_eps", 1e-6),
+        vit("vivit", "vivit.").read_by(vit::config),
         vit(
             "audio-spectrogram-transformer",
             "audio_spectrogram_transformer.",
@@ -56,19 +53,12 @@ pub(super) fn families() -> Vec<Family> {
         videomae(),
         steps
             .prefixes(&["encoder."])
-            .default_of("activation_function", "relu")
             .outside(&["embed_*", "predict_*"]),
         only(llama::decoder("csm", llama::llama))
             .prefixes(&["backbone_model.", "model.", ""])
-            .default_of("rms_norm_eps", 1e-5)
-            .default_of("num_key_value_heads", 8)
-            .default_of("rope_theta", 500_000.0)
             .outside(&["depth_decoder.*", "codec_model.*", "embed_*"]),
         only(llama::decoder("csm_depth_decoder_model", llama::llama))
             .prefixes(&["depth_decoder.model.", "model.", ""])
-            .default_of("rms_norm_eps", 1e-5)
-            .default_of("num_key_value_heads", 2)
-            .default_of("rope_theta", 500_000.0)
             .outside(&["inputs_embeds_projector.*", "codebooks_head.*"]),
         siglip("idefics2_vision"),
         siglip("idefics3_vision"),

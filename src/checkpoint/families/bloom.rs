@@ -33,7 +33,6 @@ pub(super) fn family() -> Family {
             let norm = stack.blocks[0].norm;
             Ok(words(json, stack)?.with_norm(norm).into())
         })
-        .default_of("hidden_dropout", 0.0)
         .outside(&["word_embeddings*"])
 }
 

@@ -29,10 +29,7 @@ pub(super) fn families() -> Vec<Family> {
     let single = |name: &str, images: ReadEmbeddings| image(name, images).named(name);
     let mut families = vec![
         text("xclip_text_model", highest),
-        text("groupvit_text_model", end_of_text)
-            .default_of("hidden_size", 256)
-            .default_of("num_attention_heads", 4)
-            .default_of("intermediate_size", 1024),
+        text("groupvit_text_model", end_of_text),
         // All its positions are normalized.
         Family {
             pooler: None,
@@ -41,11 +38,7 @@ pub(super) fn families() -> Vec<Family> {
         single("kosmos_2_vision_model", |json, stack| {
             clip::images(json, stack, [224, 14])
         })
-        .prefixes(&["vision_model.model.", "model.", ""])
-        .default_of("hidden_size", 1024)
-        .default_of("num_attention_heads", 16)
-        .default_of("num_hidden_layers", 24)
-        .default_of("intermediate_size", 4096),
+        .prefixes(&["vision_model.model.", "model.", ""]),
     ];
     families.extend(whole(
         "clipseg",

@@ -9,13 +9,10 @@ use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let table = |name: &str, config| {
-        decoder(name, config)
-            .head(HeadTask::CausalLm, |json, _| {
-                let scale = json.number(&["logit_scale"], 0.0625)?;
-                next_token(language_model(json)?.with_scale(scale))
-            })
-            .default_of("tie_word_embeddings", true)
-            .default_of("pad_token_id", 0)
+        decoder(name, config).head(HeadTask::CausalLm, |json, _| {
+            let scale = json.number(&["logit_scale"], 0.0625)?;
+            next_token(language_model(json)?.with_scale(scale))
+        })
     };
     let cohere = table("cohere", cohere).block_rules([
         Rule::norm("attention.query_norm.{e}", &["self_attn.q_norm"]).stacked(),

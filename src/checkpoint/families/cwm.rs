@@ -7,16 +7,13 @@ use super::prelude::*;
 
 pub(super) fn family() -> Family {
     decoder("cwm", cwm)
-        .default_of("num_key_value_heads", 8)
-        .default_of("head_dim", 128)
-        .default_of("rms_norm_eps", 1e-5)
 }
 
 fn cwm(json: &ConfigJson) -> Result<StackConfig> {
     let usual = json!({"rope_theta": 1e6, "rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 8192});
     let json = match json.rotary_section()? {
-        Some(_) => &json.with_default("rope_theta", 1e6),
+        Some(_) => json,
         None => &json.with_default("rope_parameters", usual),
     };
     let stack = uniform(

@@ -46,7 +46,6 @@ pub(super) fn encoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
             Rule::linear("sequence_classification.transform", &["pooler.dense"]),
             Rule::linear("sequence_classification.output", &["classifier"]),
         ])
-        .default_of("layer_norm_eps", 1e-7)
         .embeddings(embeddings)
         .head(HeadTask::MaskedLm, words)
         .head(HeadTask::SequenceClassification, |json, stack| {

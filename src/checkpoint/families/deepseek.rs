@@ -13,7 +13,7 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         experts("deepseek_v2", deepseek_v2),
         corrected("deepseek_v3", deepseek_v3),
-        corrected("kimi_k2", deepseek_v3), // DeepSeek's code, under a type of its own
+        corrected("kimi_k2", deepseek_v3).like_class("deepseek_v3"), // DeepSeek's code, under a type of its own
     ]
 }
 
@@ -22,6 +22,7 @@ fn experts(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family
     latent_decoder(name, config)
         .block_rules(expert_rules())
         .block_rules(shared_rules("mlp.shared_experts"))
+        .class_sizes(&["n_shared_experts"])
 }
 
 /// The table with correction biases for the experts' scores.
@@ -32,7 +33,6 @@ pub(super) fn corrected(name: &str, config: fn(&ConfigJson) -> Result<StackConfi
 fn deepseek_v2(json: &ConfigJson) -> Result<StackConfig> {
     let block = latent_block(json, USUAL, Some(RotaryPairing::Interleaved))?;
     json.only("mlp_bias", &[false.into()])?; // experts would not have this bias
-    let json = &json.with_default("n_shared_experts", 2);
     let stack = with_experts(json, uniform(json, block)?, false, |i| {
         Ok(i >= json.size_or(&["first_k_dense_replace"], 0)?)
     })?;
@@ -75,10 +75,5 @@ pub(super) fn deepseek_v3_with(
 ) -> Result<StackConfig> {
     json.only_whole_heads()?; // else transformers rotates the whole head with fewer frequencies
     let block = latent_block(json, USUAL, None)?;
-    let json = &json
-        .with_default("n_group", 8)
-        .with_default("topk_group", 4);
-    let json = &json.with_default("n_shared_experts", 1);
-    let json = &json.with_default("routed_scaling_factor", 2.5);
     with_experts(json, uniform(json, block)?, true, has_experts)
 }

@@ -94,9 +94,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     };
     let block =
         BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre).with_residual(residual);
-    let n_blocks = json
-        .with_default("num_hidden_layers", 12)
-        .n_blocks(&["num_hidden_layers"])?;
+    let n_blocks = json.n_blocks_or(&["num_hidden_layers"], 12)?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }
 

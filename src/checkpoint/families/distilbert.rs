@@ -29,7 +29,6 @@ pub(super) fn family() -> Family {
             Rule::linear("token_classification.output", &["classifier"]),
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
-        .default_of("pad_token_id", 0)
         .embeddings(embeddings)
         .head(HeadTask::MaskedLm, |json, stack| {
             let activation = json.activation(&["activation"], Activation::Gelu)?;

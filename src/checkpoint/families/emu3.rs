@@ -7,10 +7,6 @@ use super::prelude::*;
 
 pub(super) fn family() -> Family {
     decoder("emu3_text_model", config)
-        .default_of("num_key_value_heads", 8)
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("rope_theta", 1e6)
-        .default_of("attention_dropout", 0.1)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -6,7 +6,7 @@ use super::bert;
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    bert::family()
+    bert::table()
         .named("ernie")
         .prefixes(&["ernie.", ""])
         .end_rules([Rule::linear(

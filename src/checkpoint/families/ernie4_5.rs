@@ -10,19 +10,10 @@ use super::mixtral::{expert_rules, shared_rules};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let ernie = |name: &str, config| {
-        decoder(name, config)
-            .default_of("rms_norm_eps", 1e-5)
-            .default_of("tie_word_embeddings", true)
-            .default_of("pad_token_id", 0)
-    };
     let correction = "mlp.moe_statics.e_score_correction_bias";
     vec![
-        ernie("ernie4_5", dense)
-            .default_of("num_key_value_heads", 2)
-            .default_of("head_dim", 128),
-        ernie("ernie4_5_moe", moe)
-            .default_of("num_key_value_heads", 4)
+        decoder("ernie4_5", dense),
+        decoder("ernie4_5_moe", moe)
             .block_rules(expert_rules())
             .block_rules(shared_rules("mlp.shared_experts"))
             .block_rules([Rule::with_leading_ones(

@@ -21,7 +21,7 @@ pub(super) fn family() -> Family {
         ]))
         .end_rules(first_token_rules())
         .end_rules([Rule::norm("embeddings.norm", &["embeddings.layer_norm"])])
-        .default_of("max_position_embeddings", 1026)
+        .class_sizes(&["max_position_embeddings"])
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(HeadTask::MaskedLm, word_by_gelu)

@@ -25,7 +25,6 @@ pub(super) fn families() -> Vec<Family> {
             };
             Ok(ReadoutConfig::new(reads).with_output(labels(json)?))
         })
-        .default_of("pad_token_id", 0)
         .outside(&["head.*"]);
     vec![ultrabert, esmc_table()]
 }

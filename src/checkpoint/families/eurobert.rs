@@ -20,8 +20,6 @@ pub(super) fn family() -> Family {
         Rule::linear("sequence_classification.output", &["classifier"]),
         Rule::linear("token_classification.output", &["classifier"]),
     ])
-    .default_of("rms_norm_eps", 1e-5)
-    .default_of("pad_token_id", 128001)
     .head(HeadTask::MaskedLm, |json, _| {
         let has_bias = json.flag(&["mlp_bias"], false)?;
         Ok(ReadoutConfig::new(TokenSelection::Each)

@@ -11,17 +11,10 @@ use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
 
 pub(super) fn families() -> Vec<Family> {
     vec![
-        norms_after("exaone4", exaone4)
-            .default_of("num_key_value_heads", 32)
-            .new_names(prefix_by_head),
+        norms_after("exaone4", exaone4).new_names(prefix_by_head),
         chosen_by_sigmoids("exaone_moe", exaone_moe, "mlp.e_score_correction_bias")
             .renamed("n_routed_experts", "num_experts")
-            .renamed("n_shared_experts", "num_shared_experts")
-            .default_of("num_key_value_heads", 32)
-            .default_of("rms_norm_eps", 1e-5)
-            .default_of("n_shared_experts", 1)
-            .default_of("routed_scaling_factor", 2.5)
-            .default_of("pad_token_id", 0),
+            .renamed("n_shared_experts", "num_shared_experts"),
     ]
 }
 

@@ -38,7 +38,6 @@ pub(super) fn family() -> Family {
         }
     })
     .decoder_ends("word_embeddings", "classifier")
-    .default_of("hidden_dropout", 0.0)
     .outside(&["word_embeddings.*"])
 }
 

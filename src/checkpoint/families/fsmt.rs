@@ -24,11 +24,8 @@ pub(super) fn families() -> Vec<Family> {
         decoder.renamed("vocab_size", "tgt_vocab_size"),
     ]
     .map(|side| {
-        side.default_of("vocab_size", 42024)
-            .default_of("activation_function", "relu")
-            .default_of("scale_embedding", true)
-            .default_of("tie_word_embeddings", false)
-            .ignored(SINES)
+        side.ignored(SINES)
+            .class_sizes(&["pad_token_id", "vocab_size"])
     })
     .into()
 }

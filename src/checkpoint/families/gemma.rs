@@ -11,18 +11,15 @@ use super::prelude::*;
 pub(super) fn families() -> Vec<Family> {
     vec![
         gemma_decoder("gemma", gemma),
-        sandwich_table("gemma2", gemma2).default_of("final_logit_softcapping", 30.0),
+        sandwich_table("gemma2", gemma2),
         sandwich_table("gemma3_text", gemma3),
-        sandwich_table("vaultgemma", vaultgemma).default_of("final_logit_softcapping", 30.0),
+        sandwich_table("vaultgemma", vaultgemma),
         of_text_or_alone(sandwich_table("gemma3", with_images)).head(HeadTask::CausalLm, causal_lm),
     ]
 }
 
 fn gemma_decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
-    decoder(name, config)
-        .embeddings(|json, stack| Ok(scaled_words(json, stack)?.into()))
-        .default_of("tie_word_embeddings", true)
-        .default_of("pad_token_id", 0)
+    decoder(name, config).embeddings(|json, stack| Ok(scaled_words(json, stack)?.into()))
 }
 
 /// The table for models with norms before and after each sublayer.
@@ -50,7 +47,6 @@ pub(super) fn scaled_words(
 }
 
 fn gemma(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 16);
     let mut block = gemma_block(json)?;
     json.only("hidden_activation", &[json!("gelu_pytorch_tanh")])?; // transformers uses hidden_act
     block.feed_forward.activation = match json.text(&["hidden_act"])?.as_deref() {
@@ -74,7 +70,6 @@ fn vaultgemma(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn sandwich(json: &ConfigJson, soft_cap: Option<f64>) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 4);
     let mut block = sandwich_block(gemma_block(json)?);
     block.attention_mut()?.scale = json.number(&["query_pre_attn_scalar"], 256.0)?.powf(-0.5);
     block.attention_mut()?.soft_cap = soft_cap;
@@ -140,7 +135,6 @@ pub(super) fn global_rotary(
 }
 
 fn gemma_block(json: &ConfigJson) -> Result<BlockConfig> {
-    let json = &json.with_default("head_dim", 256);
     let mut block = block(json, bias(json)?)?;
     block.norm.weight = NormWeight::OnePlus;
     block.feed_forward.activation =

@@ -35,14 +35,9 @@ fn table(name: &str) -> Family {
             Rule::linear("altup.spread.{e}", &["altup_projections.{e}"]),
             Rule::linear("altup.merge.{e}", &["altup_unembed_projections.{e}"]),
         ])
-        .default_of("final_logit_softcapping", 30.0)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json
-        .with_default("num_key_value_heads", 2)
-        .with_default("head_dim", 256)
-        .with_default("rope_theta", 1e6);
     json.only("altup_correct_scale", &[json!(true)])?;
     let n_layers = json.n_blocks(&["num_hidden_layers"])?;
     let key = "intermediate_size";

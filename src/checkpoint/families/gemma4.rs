@@ -18,12 +18,8 @@ pub(super) fn families() -> Vec<Family> {
             .outside(&others)
             .outside(&["*vision_embedder.*"])
     };
-    // Without per-layer inputs.
-    let unified = |name: &str| {
-        table(name)
-            .default_of("hidden_size_per_layer_input", 0)
-            .default_of("sliding_window", 1024)
-    };
+    // Without per-layer inputs, which are no key of its class.
+    let unified = |name: &str| table(name).default_of("hidden_size_per_layer_input", 0);
     vec![
         table("gemma4_text"),
         side(table("gemma4")),
@@ -43,10 +39,7 @@ fn table(name: &str) -> Family {
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let local_and_global = json!({"sliding_attention": {"rope_theta": 10000.0},
         "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}});
-    let json = &json
-        .with_default("rope_parameters", local_and_global)
-        .with_default("num_key_value_heads", 4)
-        .with_default("head_dim", 256);
+    let json = &json.with_default("rope_parameters", local_and_global);
     json.only("enable_moe_block", &[json!(false)])?;
     json.only("use_bidirectional_attention", &[json!("vision")])?; // applies to image tokens only
     let mut usual = sandwich_block(block(&json.without("rope_parameters"), bias(json)?)?);

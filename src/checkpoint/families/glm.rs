@@ -4,25 +4,13 @@
 //! transformers' `GlmDecoderLayer`, `Glm4DecoderLayer` and `HeliumDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4/modeling_glm4.py>
 
-use super::llama::{block, decoder, uniform, unrotated_block, with_mlp_bias};
+use super::llama::{block, decoder, decoder_of_hub, uniform, unrotated_block, with_mlp_bias};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let glm = |name: &str, config| {
-        decoder(name, config)
-            .default_of("num_key_value_heads", 2)
-            .default_of("head_dim", 128)
-            .default_of("rms_norm_eps", 1.5625e-7)
-            .default_of("attention_bias", true)
-            .default_of("pad_token_id", 151329)
-            .new_names(|_| Ok(&["*.gate_up_proj.*"]))
-    };
+    let glm = |name: &str, config| decoder(name, config).new_names(|_| Ok(&["*.gate_up_proj.*"]));
     let glm4 = glm("glm4", glm4_config).replace_block_rules(glm4_rules());
-    let helium = decoder("helium", helium_config)
-        .default_of("num_key_value_heads", 20)
-        .default_of("head_dim", 128)
-        .default_of("rms_norm_eps", 1e-8)
-        .default_of("pad_token_id", 3);
+    let helium = decoder("helium", helium_config);
     vec![glm("glm", glm_config), glm4, helium, chatglm()]
 }
 
@@ -30,7 +18,7 @@ pub(super) fn families() -> Vec<Family> {
 ///
 /// `SelfAttention` and `MLP`: <https://huggingface.co/zai-org/chatglm3-6b/blob/main/modeling_chatglm.py>
 fn chatglm() -> Family {
-    decoder("chatglm", chatglm_config)
+    decoder_of_hub("chatglm", chatglm_config)
         .prefixes(&["transformer.", ""])
         .block("encoder.layers.{i}.")
         .replace_block_rules(Rule::fused_attention(

@@ -10,7 +10,7 @@ use super::prelude::*;
 use super::sigmoid_experts::with_experts;
 
 pub(super) fn family() -> Family {
-    corrected("glm4_moe_lite", glm4_moe_lite).default_of("rms_norm_eps", 1e-5)
+    corrected("glm4_moe_lite", glm4_moe_lite)
 }
 
 fn glm4_moe_lite(json: &ConfigJson) -> Result<StackConfig> {
@@ -19,8 +19,6 @@ fn glm4_moe_lite(json: &ConfigJson) -> Result<StackConfig> {
         // Partial rotary embeddings are not possible here, and refused.
         rotary.dim = json.partial_rotary(rotary.dim, 1.0, 10000.0)?.dim;
     }
-    let json = &json.with_default("n_shared_experts", 1);
-    let json = &json.with_default("routed_scaling_factor", 1.8);
     let stack = uniform(json, block)?;
     let is_sparse = sparse_layers(json, stack.blocks.len(), |i| i > 0)?;
     with_experts(json, stack, true, |i| Ok(is_sparse[i]))

@@ -22,7 +22,6 @@ pub(super) fn family() -> Family {
         .decoder_ends("wte", "classifier")
         .end_rules([Rule::linear("embeddings.position", &["wpe"])])
         .embeddings(embeddings)
-        .default_of("classifier_dropout", 0.1)
         .ignored(&["*.attn.attention.bias"])
         .outside(&["*wte.*", "*wpe.*"])
 }

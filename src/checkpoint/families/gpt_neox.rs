@@ -13,9 +13,7 @@ pub(super) fn families() -> Vec<Family> {
         .embeddings(|json, stack| {
             let dropout = json.number(&["hidden_dropout"], 0.0)?;
             Ok(words(json, stack)?.with_dropout(dropout).into())
-        })
-        .default_of("tie_word_embeddings", false)
-        .default_of("classifier_dropout", 0.1);
+        });
     let output = Rule::named(
         "attention.output",
         &["attention.dense.weight"],

@@ -23,11 +23,6 @@ pub(super) fn family() -> Family {
             expert("down", "down_proj", Part::Whole),
         ])
         .block_rules(expert_rules()) // of GGUF files
-        .default_of("num_key_value_heads", 8)
-        .default_of("head_dim", 64)
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("attention_bias", true)
-        .default_of("rope_theta", 150_000.0)
         .initialization(|json| {
             let deviation = initializer_range::deviation(json, 0.02)?;
             let drawn = Distribution::Normal { deviation };

@@ -36,15 +36,13 @@ pub(super) fn family() -> Family {
         .head(HeadTask::CausalLm, |json, _| {
             next_token(language_model(json)?.with_bias(true))
         })
-        .default_of("tie_word_embeddings", false)
         .ignored(&["*.attn.bias"])
         .ignored(&["*.attn.causal_mask", "*embed_positions"])
         .outside(&["*wte.*"])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("attn_pdrop", 0.0);
-    let mut block = block(&json.with_default("resid_pdrop", 0.0))?;
+    let mut block = block(json)?;
     let turning = json
         .switchable_size("rotary_dim", 64)?
         .ok_or_else(|| json.error(&["rotary_dim"], "found null, expected an integer"))?;

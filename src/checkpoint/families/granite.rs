@@ -65,13 +65,7 @@ pub(super) fn families() -> Vec<Family> {
             let scale = json.number(&["logits_scaling"], 1.0)?;
             next_token(language_model(json)?.with_scale(scale))
         });
-    let docling = table("granite_docling_text", granite)
-        .default_of("num_key_value_heads", 4)
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("embedding_multiplier", 12.0)
-        .default_of("logits_scaling", 4.0)
-        .default_of("residual_multiplier", 0.263)
-        .default_of("attention_multiplier", 0.015_625);
+    let docling = table("granite_docling_text", granite);
     let beside_images = table("granite4_vision_text", granite);
     let plain = table("granite", granite);
     vec![plain, moe, moe_shared, peri, docling, beside_images]

@@ -15,10 +15,7 @@ pub(super) fn families() -> Vec<Family> {
             Ok(all.with("*sinks.weight", Distribution::Constant(0.0)))
         })
     };
-    let alone = table("granite_swa", |json| windowed(json, granite(json)?))
-        .default_of("num_key_value_heads", 4)
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("tie_word_embeddings", true);
+    let alone = table("granite_swa", |json| windowed(json, granite(json)?));
     let experts = table("granitemoe_swa", |json| {
         windowed(json, shared(json, granitemoe(json)?)?)
     });

@@ -9,28 +9,28 @@ use super::prelude::*;
 use super::rotary_bert::{block_with, uniform};
 
 pub(super) fn families() -> Vec<Family> {
-    vec![gte("gte", 160000.0), new()]
+    vec![gte("gte"), new()]
 }
 
 /// The table for the authors' files, with their code's defaults.
 ///
 /// <https://huggingface.co/Alibaba-NLP/new-impl/blob/main/configuration.py>
 fn new() -> Family {
-    gte("new", 10000.0)
+    gte("new")
         .default_of("pad_token_id", 0)
+        .default_of("attention_probs_dropout_prob", 0.0)
+        .default_of("type_vocab_size", 1)
         .head(HeadTask::MaskedLm, |json, stack| {
             let activation = json.activation(&["hidden_act"], Activation::Gelu)?;
             word(json, stack, stack.blocks[0].d_model(), activation)
         })
 }
 
-fn gte(name: &str, theta: f64) -> Family {
+fn gte(name: &str) -> Family {
     bert::encoder(name, &format!("{name}."))
         .prefixes(&["gte.", "new.", ""])
-        .default_of("rope_theta", theta)
         .read_by(|json| {
             only_gte(json)?;
-            let json = &json.with_default("attention_probs_dropout_prob", 0.0);
             let mut block = block_with(json, rotary)?;
             let dropout = hidden_dropout(json)?;
             block.feed_forward = block
@@ -56,9 +56,7 @@ fn gte(name: &str, theta: f64) -> Family {
             "sequence_classification.output",
             &["classifier"],
         )])
-        .default_of("pad_token_id", 1)
         .embeddings(|json, stack| {
-            let json = &json.with_default("type_vocab_size", 1);
             let mut words = bert::typed_words(json, stack, stack.blocks[0].d_model())?;
             words.n_types = words.n_types.filter(|&n_types| n_types > 0);
             Ok(words.into())

@@ -15,13 +15,10 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
-    decoder(name, config)
-        .replace_block_rules([
-            Rule::norm("attention.query_norm", &["self_attn.query_layernorm"]),
-            Rule::norm("attention.key_norm", &["self_attn.key_layernorm"]),
-        ])
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("pad_token_id", 0)
+    decoder(name, config).replace_block_rules([
+        Rule::norm("attention.query_norm", &["self_attn.query_layernorm"]),
+        Rule::norm("attention.key_norm", &["self_attn.key_layernorm"]),
+    ])
 }
 
 pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -83,6 +83,5 @@ fn mgp_str() -> Family {
         })
         .renamed("attention_probs_dropout_prob", "attn_drop_rate")
         .renamed("hidden_dropout_prob", "drop_rate")
-        .default_of("layer_norm_eps", 1e-5)
         .outside(&["*a3_module.*", "*_head.*"])
 }

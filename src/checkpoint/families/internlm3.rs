@@ -6,27 +6,21 @@
 //! transformers' `InternLM3Config`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/internlm3/configuration_internlm3.py>, and
 //! `IQuestCoderConfig`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/iquestcoder/configuration_iquestcoder.py>
 
-use super::llama::{block, decoder, llama, prefix_by_head, uniform};
+use super::llama::{block, decoder, decoder_of_hub, llama, prefix_by_head, uniform};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let table = |name: &str, config, n_kv_heads: usize| {
-        decoder(name, config)
-            .default_of("num_key_value_heads", n_kv_heads)
-            .default_of("head_dim", 128)
-            .default_of("rms_norm_eps", 1e-5)
-            .new_names(prefix_by_head)
-    };
+    let table = |name: &str, config| decoder(name, config).new_names(prefix_by_head);
     vec![
-        table("internlm3", internlm3, 2).default_of("pad_token_id", 2),
-        table("iquestcoder", iquestcoder, 8),
-        decoder("internlm", internlm),
+        table("internlm3", internlm3),
+        table("iquestcoder", iquestcoder),
+        decoder_of_hub("internlm", internlm),
         internlm2(),
     ]
 }
 
 fn internlm2() -> Family {
-    decoder("internlm2", |json| uniform(json, block(json, bias(json)?)?))
+    decoder_of_hub("internlm2", |json| uniform(json, block(json, bias(json)?)?))
         .replace_block_rules(Rule::fused_attention(
             &["attention.wqkv"],
             FusedLayout::PerGroup,

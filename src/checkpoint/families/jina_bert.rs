@@ -10,7 +10,7 @@ use super::encoder::*;
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    bert::family()
+    bert::table()
         .read_by(|json| crossed(json, config))
         .block_rules(Rule::fused_gate(&["mlp.gated_layers"], GateHalf::First))
         .block_rules(Rule::fused_gate(&["mlp.up_gated_layer"], GateHalf::Second))

@@ -14,22 +14,11 @@ pub(super) fn families() -> Vec<Family> {
             "attention.sub_norm",
             &["self_attn.inner_attn_ln"],
         )])
-        .embeddings(|json, stack| Ok(words(json, stack)?.into()))
-        .default_of("attention_dropout", 0.1)
-        .default_of("vocab_size", 65037)
-        .default_of("embed_dim", 2048)
-        .default_of("attention_heads", 32)
-        .default_of("ffn_dim", 8192)
-        .default_of("max_position_embeddings", 2048);
+        .embeddings(|json, stack| Ok(words(json, stack)?.into()));
     let second = table("kosmos_2_5_text_model", config)
         .end_rules([Rule::linear("embeddings.type", &["segment_emb"])])
         .embeddings(|json, stack| Ok(words(json, stack)?.with_types(2).into()))
-        .outside(&["segment_emb.*"])
-        .default_of("vocab_size", 108481)
-        .default_of("embed_dim", 1536)
-        .default_of("attention_heads", 16)
-        .default_of("ffn_dim", 6144)
-        .default_of("max_position_embeddings", 4096);
+        .outside(&["segment_emb.*"]);
     vec![first, second]
 }
 
@@ -54,9 +43,8 @@ fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
         .head(HeadTask::CausalLm, causal_lm)
         .outside(&["embed_tokens.*", "lm_head.*"])
         .ignored(SINES)
-        .default_of("layers", 24)
-        .default_of("pad_token_id", 1)
-        .default_of("scale_embedding", true)
+        .class_sizes(&["layers", "embed_dim", "attention_heads", "ffn_dim"])
+        .class_sizes(&["vocab_size", "max_position_embeddings", "pad_token_id"])
 }
 
 fn words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {

@@ -28,11 +28,7 @@ pub(super) fn family() -> Family {
         )])
         .renamed("n_routed_experts", "num_experts")
         .renamed("routed_scaling_factor", "moe_routed_scaling_factor")
-        .default_of("num_key_value_heads", 8)
-        .default_of("head_dim", 128)
-        .default_of("num_experts", 256)
-        .default_of("num_experts_per_tok", 8)
-        .default_of("moe_intermediate_size", 512)
+        .class_sizes(&["num_experts_per_tok", "moe_intermediate_size"])
 }
 
 fn laguna(json: &ConfigJson) -> Result<StackConfig> {
@@ -66,7 +62,7 @@ fn laguna(json: &ConfigJson) -> Result<StackConfig> {
         attention.position = Position::Rotary(rotary);
     }
     let is_sparse = sparse_layers(json, n_blocks, |i| i > 0)?;
-    // The class has neither key.
+    // The class has none of these keys.
     let experts = json.without("n_group").without("norm_topk_prob");
     let experts = experts.with_default("n_shared_experts", 1);
     let mut stack = with_experts(&experts, stack, true, |i| Ok(is_sparse[i]))?;

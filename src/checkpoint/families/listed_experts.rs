@@ -20,11 +20,7 @@ pub(super) fn families() -> Vec<Family> {
         .ignored(&["mtp.*"]);
     let hunyuan = chosen_by_sigmoids("hy_v3", hy_v3, "mlp.expert_bias")
         .replace_block_rules([Rule::linear("feed_forward.router", &["mlp.router.gate"])])
-        .replace_block_rules(shared_rules("mlp.shared_mlp"))
-        .default_of("num_key_value_heads", 8)
-        .default_of("head_dim", 128)
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("rope_theta", 11_158_840.0);
+        .replace_block_rules(shared_rules("mlp.shared_mlp"));
     let ax = corrected("axk1", axk1).block_rules([Rule::norm(
         "feed_forward_output_norm",
         &["post_mlp_layernorm", "mlp.post_mlp_layernorm"],
@@ -36,9 +32,7 @@ fn deepseek_ocr2(json: &ConfigJson) -> Result<StackConfig> {
     json.only("mlp_bias", &[json!(false)])?; // experts would not have this bias
     let json = &json.without("head_dim"); // the heads divide the model's width
     let block = block(json, bias(json)?)?;
-    let json = &json
-        .without("norm_topk_prob")
-        .with_default("n_shared_experts", 2);
+    let json = &json.without("norm_topk_prob");
     let stack = uniform(json, block)?;
     let is_sparse = sparse_layers(json, stack.blocks.len(), |_| true)?;
     softmax_scores(
@@ -49,10 +43,7 @@ fn deepseek_ocr2(json: &ConfigJson) -> Result<StackConfig> {
 
 fn mellum(json: &ConfigJson) -> Result<StackConfig> {
     let thetas = json!({"full_attention": {"rope_theta": 500_000.0}, "sliding_attention": {"rope_theta": 10_000.0}});
-    let json = &json
-        .with_default("num_key_value_heads", 4)
-        .with_default("head_dim", 128)
-        .with_default("rope_parameters", thetas);
+    let json = &json.with_default("rope_parameters", thetas);
     let mut usual = block(&json.without("rope_parameters"), bias(json)?)?;
     usual.attention_mut()?.query_key_norm =
         Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));

@@ -40,8 +40,12 @@ pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
         .stack_rules([Rule::norm("final_norm", &["norm"])])
         .decoder_ends("embed_tokens", "score")
         .embeddings(|json, stack| Ok(padded_words(json, stack)?.into()))
-        .default_of("tie_word_embeddings", false)
         .outside(&["*embed_tokens.*"])
+}
+
+/// The same table for code on the Hub, of which transformers has no class.
+pub(super) fn decoder_of_hub(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    decoder(name, config).default_of("tie_word_embeddings", false)
 }
 
 /// Returns the name for the base model: some question-answering classes call it `transformer`.
@@ -59,7 +63,6 @@ pub(super) fn llama(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 pub(super) fn mistral(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 8);
     let stack = uniform(json, block(json, AttentionBias::NONE)?)?;
     let window = json.switchable_size("sliding_window", 4096)?;
     // transformers reads a file with `layer_types` as Ministral, which has windows in some layers only.

@@ -28,10 +28,6 @@ pub(super) fn family() -> Family {
             "feed_forward.experts.{e}",
             "feed_forward.experts.{e}", // of GGUF files
         ))
-        .default_of("num_key_value_heads", 8)
-        .default_of("head_dim", 128)
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("rope_theta", 500_000.0)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -6,25 +6,24 @@
 //! <https://huggingface.co/baichuan-inc/Baichuan-13B-Base>, <https://huggingface.co/openbmb/MiniCPM-2B-sft-bf16>,
 //! <https://huggingface.co/nvidia/llama-embed-nemotron-8b>, <https://huggingface.co/perplexity-ai/pplx-embed-v1-0.6b>
 
-use super::llama::{bias, block, decoder, llama, uniform};
+use super::llama::{bias, block, decoder, decoder_of_hub, llama, uniform};
 use super::prelude::*;
 use super::qwen::qwen3;
 
 pub(super) fn families() -> Vec<Family> {
-    let yi = decoder("Yi", plain)
-        .replace_block_rules([
-            Rule::norm("attention_norm", &["ln1", "input_layernorm"]),
-            Rule::norm("feed_forward_norm", &["ln2", "post_attention_layernorm"]),
-        ])
-        .default_of("rms_norm_eps", 1e-5);
-    let orion = decoder("orion", |json| {
+    let yi = decoder_of_hub("Yi", plain).replace_block_rules([
+        Rule::norm("attention_norm", &["ln1", "input_layernorm"]),
+        Rule::norm("feed_forward_norm", &["ln2", "post_attention_layernorm"]),
+    ]);
+    let yi = yi.default_of("rms_norm_eps", 1e-5);
+    let orion = decoder_of_hub("orion", |json| {
         json.only("attention_bias", &[json!(false)])?;
         let mut block = block(json, AttentionBias::NONE)?;
         block.norm = NormConfig::layer_norm(block.d_model(), block.norm.eps);
         uniform(json, block)
-    })
-    .default_of("rms_norm_eps", 1e-5);
-    let baichuan = decoder("baichuan", baichuan)
+    });
+    let orion = orion.default_of("rms_norm_eps", 1e-5);
+    let baichuan = decoder_of_hub("baichuan", baichuan)
         .replace_block_rules(Rule::fused_attention(
             &["self_attn.W_pack"],
             FusedLayout::Blocks,
@@ -36,7 +35,6 @@ pub(super) fn families() -> Vec<Family> {
             next_token(language_model(json)?.with_unit_rows(is_second))
         });
     let minicpm = decoder("minicpm", minicpm)
-        .default_of("tie_word_embeddings", true)
         .embeddings(|json, stack| {
             let scale = json.number(&["scale_emb"], 1.0)?;
             Ok(padded_words(json, stack)?.with_scale(scale).into())
@@ -51,12 +49,12 @@ pub(super) fn families() -> Vec<Family> {
         orion,
         baichuan,
         minicpm,
-        decoder("xverse", plain),
-        decoder("skywork", plain),
-        decoder("aquila", plain),
-        decoder("deci", deci),
-        both_ways(decoder("llama_bidirec", llama)),
-        both_ways(decoder("bidirectional_pplx_qwen3", qwen3)),
+        decoder_of_hub("xverse", plain),
+        decoder_of_hub("skywork", plain),
+        decoder_of_hub("aquila", plain),
+        decoder_of_hub("deci", deci),
+        both_ways(decoder("llama_bidirec", llama)).like_class("llama"),
+        both_ways(decoder("bidirectional_pplx_qwen3", qwen3)).like_class("qwen3"),
     ]
 }
 

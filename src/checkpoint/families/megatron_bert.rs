@@ -7,7 +7,7 @@ use super::encoder::{hidden_dropout, pooled};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    bert::family()
+    bert::table()
         .named("megatron-bert")
         .read_by(|json| Ok(bert::norm_first(bert::config(json)?)))
         .replace_block_rules([

@@ -10,13 +10,8 @@ use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     vec![
-        latent_decoder("youtu", youtu)
-            .default_of("tie_word_embeddings", true)
-            .initialization(of_youtu),
+        latent_decoder("youtu", youtu).initialization(of_youtu),
         latent_decoder("minicpm3", minicpm3)
-            .default_of("tie_word_embeddings", true)
-            .default_of("rms_norm_eps", 1e-5)
-            .default_of("initializer_range", 0.1)
             .embeddings(|json, stack| {
                 let scale = json.number(&["scale_emb"], 12.0)?;
                 Ok(padded_words(json, stack)?.with_scale(scale).into())

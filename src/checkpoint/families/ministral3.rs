@@ -16,8 +16,6 @@ pub(super) fn ministral3(json: &ConfigJson) -> Result<StackConfig> {
         Some(_) => json.clone(),
         None => json.with_default("rope_parameters", usual),
     };
-    let json = &json.with_default("num_key_value_heads", 8);
-    let json = &json.with_default("head_dim", 128);
     let mut block = block(json, AttentionBias::NONE)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     block.attention_mut()?.window = json.optional_size(&["sliding_window"])?;

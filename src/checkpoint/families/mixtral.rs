@@ -73,7 +73,6 @@ pub(super) fn experts_in_out(stem: &str) -> [Rule; 3] {
 }
 
 fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 8);
     let mut block = block(json, AttentionBias::NONE)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     let rotary = json.rotary(block.attention()?.head_dim, 1e6)?;
@@ -86,7 +85,6 @@ fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 16);
     let has_bias = json.flag(&["qkv_bias"], true)?;
     let stack = uniform(json, block(json, AttentionBias::new(has_bias, false))?)?;
     let shared = SharedExpertConfig {
@@ -98,7 +96,6 @@ fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 pub(super) fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 4);
     let mut block = block(json, bias(json)?)?;
     block.attention_mut()?.query_key_norm =
         Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));

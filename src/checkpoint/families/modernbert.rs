@@ -27,7 +27,6 @@ pub(super) fn family() -> Family {
         ])
         .end_rules(HEADS.map(|task| Rule::linear(&format!("{task}.transform"), &DENSE)))
         .end_rules(HEADS.map(|task| Rule::norm(&format!("{task}.norm"), &NORM)))
-        .default_of("pad_token_id", 50283)
         .embeddings(embeddings)
         .head(HeadTask::MaskedLm, |json, stack| {
             let bias = json.flag(&["decoder_bias"], true)?;

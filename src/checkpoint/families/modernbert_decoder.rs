@@ -32,7 +32,6 @@ pub(super) fn family() -> Family {
             Rule::norm("sequence_classification.norm", &["head.norm"]),
             Rule::linear("sequence_classification.output", &["classifier"]),
         ])
-        .default_of("pad_token_id", 50283)
         .embeddings(modernbert::embeddings)
         .head(HeadTask::CausalLm, |json, stack| {
             let bias = json.flag(&["decoder_bias"], true)?;

@@ -26,8 +26,6 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["mlp.ff_out", "mlp.down_proj"]),
         ])
         .replace_stack_rules([Rule::norm("final_norm", &["norm", "ln_f"])])
-        .default_of("num_key_value_heads", 8)
-        .default_of("head_dim", 128)
         .outside(&["*wte.*", "*lm_head.*"]);
     // Files have the fused tensors.
     let fused = Rule::fused_attention(&["self_attn.att_proj"], FusedLayout::Blocks);

@@ -38,7 +38,6 @@ pub(super) fn family() -> Family {
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
         .new_names(new_bias)
-        .default_of("pad_token_id", 1)
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(HeadTask::MaskedLm, word_by_gelu)

@@ -31,9 +31,6 @@ pub(super) fn family() -> Family {
             let norm = NormConfig::rms_norm(words.d_model, stack.blocks[0].norm.eps);
             Ok(words.with_norm(norm.with_weight(NormWeight::Absent)).into())
         })
-        .default_of("num_key_value_heads", 2)
-        .default_of("head_dim", 128)
-        .default_of("rms_norm_eps", 1e-5)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

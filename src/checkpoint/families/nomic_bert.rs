@@ -34,7 +34,6 @@ pub(super) fn family() -> Family {
             Rule::linear("sequence_classification.output", &["classifier"]),
             Rule::linear("token_classification.output", &["classifier"]),
         ])
-        .default_of("pad_token_id", 0)
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(HeadTask::MaskedLm, |json, stack| {
@@ -87,14 +86,17 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let n_heads = json.size(&["num_attention_heads", "n_head"])?;
     let attention = attention_of(json, d_model, n_heads)?;
     let parameters = json.rotary_section()?;
+    let json = &match json.optional_number(&["rotary_emb_base"])? {
+        Some(theta) => json.with_default("rope_theta", theta), // the key of Nomic's own code
+        None => json.clone(),
+    };
     let pairing = match json.flag(&["rotary_emb_interleaved"], false)? {
         true => RotaryPairing::Interleaved,
         false => RotaryPairing::Halves,
     };
     let share = json.number(&["rotary_emb_fraction"], 1.0)?;
-    let theta = json.number(&["rotary_emb_base"], 1000.0)?;
     let turning = (attention.head_dim as f64 * share) as usize;
-    let rotary = json.rotary_of(parameters.as_ref(), turning, theta)?;
+    let rotary = json.rotary_of(parameters.as_ref(), turning, 1000.0)?;
     let has_bias = json.flag(&["qkv_proj_bias"], false)?;
     let attention = attention
         .with_position(Position::Rotary(rotary.with_pairing(pairing)))

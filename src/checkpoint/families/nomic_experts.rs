@@ -36,7 +36,7 @@ pub(super) fn plain(json: &ConfigJson) -> Result<Option<Activation>> {
 /// Returns the activation of a gate.
 pub(super) fn gate(json: &ConfigJson) -> Result<Activation> {
     let keys = ["activation_function"];
-    if json.text(&["hidden_act"])?.is_some() {
+    if json.at("hidden_act").is_some() {
         return json.activation(&["hidden_act"], Activation::Silu);
     }
     match json.text(&keys)?.as_deref() {

@@ -12,28 +12,22 @@ use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     vec![
-        decoder("olmo", olmo).default_of("pad_token_id", 1),
-        norms_after("olmo2", olmo2).default_of("pad_token_id", 1),
-        norms_after("olmo3", olmo3).default_of("pad_token_id", 1),
+        decoder("olmo", olmo),
+        norms_after("olmo2", olmo2),
+        norms_after("olmo3", olmo3),
         decoder("olmoe", olmoe)
             .block_rules(expert_rules())
-            .renamed("moe_intermediate_size", "intermediate_size")
-            .default_of("rms_norm_eps", 1e-5)
-            .default_of("pad_token_id", 1),
+            .renamed("moe_intermediate_size", "intermediate_size"),
         norms_after("flex_olmo", flex_olmo)
+            .class_sizes(&["num_experts", "num_experts_per_tok"])
             .block_rules(expert_rules())
-            .renamed("moe_intermediate_size", "intermediate_size")
-            .default_of("rms_norm_eps", 1e-6)
-            .default_of("rope_theta", 5e5)
-            .default_of("num_experts", 7)
-            .default_of("num_experts_per_tok", 5)
-            .default_of("pad_token_id", 100277),
+            .renamed("moe_intermediate_size", "intermediate_size"),
     ]
 }
 
 /// Llama's table with norms on the sublayers' outputs.
 pub(super) fn norms_after(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
-    let mut table = decoder(name, config).default_of("rms_norm_eps", 1e-5);
+    let mut table = decoder(name, config);
     let in_front = |rule: &Rule| rule.role == "feed_forward_norm"; // another norm has this name here
     table.block_rules.retain(|rule| !in_front(rule));
     table.block_rules([

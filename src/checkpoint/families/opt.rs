@@ -29,7 +29,6 @@ pub(super) fn family() -> Family {
             Rule::linear("embeddings.projection_back", &["project_out"]),
         ])
         .embeddings(embeddings)
-        .default_of("pad_token_id", 1)
         .outside(&["embed_*", "project_in.*", "project_out.*"])
         .outside(&["*lm_head.*"])
 }

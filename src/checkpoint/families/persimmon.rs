@@ -24,7 +24,6 @@ pub(super) fn family() -> Family {
         .stack_rules([Rule::norm("final_norm", &["final_layernorm"])])
         .decoder_ends("embed_tokens", "score")
         .embeddings(|json, stack| Ok(padded_words(json, stack)?.into()))
-        .default_of("tie_word_embeddings", false)
         .outside(&["embed_tokens.*"])
 }
 

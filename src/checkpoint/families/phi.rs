@@ -33,7 +33,6 @@ pub(super) fn family() -> Family {
         .head(HeadTask::CausalLm, |json, _| {
             next_token(language_model(json)?.with_bias(true))
         })
-        .default_of("tie_word_embeddings", false)
         .outside(&["embed_tokens.*"])
 }
 

@@ -9,12 +9,9 @@ pub(super) fn families() -> Vec<Family> {
     let phi =
         |name: &str| decoder(name, phi3).new_names(|_| Ok(&["*.qkv_proj.*", "*.gate_up_proj.*"]));
     vec![
-        phi("phi3").default_of("pad_token_id", 32000),
+        phi("phi3"),
         // Its text.
-        phi("phi4_multimodal")
-            .default_of("num_key_value_heads", 8)
-            .default_of("pad_token_id", 199_999)
-            .outside(&["embed_tokens_extend.*"]),
+        phi("phi4_multimodal").outside(&["embed_tokens_extend.*"]),
     ]
 }
 

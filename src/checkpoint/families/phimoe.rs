@@ -13,8 +13,6 @@ pub(super) fn family() -> Family {
             let has_bias = json.flag(&["lm_head_bias"], false)?;
             next_token(language_model(json)?.with_bias(has_bias))
         })
-        .default_of("num_key_value_heads", 8)
-        .default_of("rope_theta", 1e6)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

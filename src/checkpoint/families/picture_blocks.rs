@@ -26,18 +26,14 @@ pub(super) fn families() -> Vec<Family> {
     // Its positions for images of other sizes are interpolated in a way of their own.
     let idefics = only(of_clip("idefics_vision", clip))
         .prefixes(&["model.vision_model.", "vision_model.", ""])
-        .renamed("hidden_size", "embed_dim")
-        .default_of("num_attention_heads", 16)
-        .default_of("hidden_act", "gelu");
+        .renamed("hidden_size", "embed_dim");
     let unlimited_ocr = only(of_clip("unlimited_ocr_vision_encoder", clip))
         .prefixes(&["model.vision_model.", "vision_model.", ""])
         .block("transformer.layers.{i}.")
         .block_rules(Rule::fused_attention(
             &["self_attn.qkv_proj"],
             FusedLayout::Blocks,
-        ))
-        .default_of("hidden_size", 1024)
-        .default_of("num_attention_heads", 16);
+        ));
     let vitpose = only(vit::blocks("vitpose_backbone", &["backbone.", ""]))
         .replace_block_rules([
             Rule::linear("feed_forward.up", &["mlp.fc1"]),
@@ -53,7 +49,6 @@ pub(super) fn families() -> Vec<Family> {
     let alt = encoder(roberta::family("altclip_text_model", "roberta."))
         .prefixes(&["text_model.roberta.", "roberta.", ""])
         .block("encoder.layers.{i}.")
-        .default_of("layer_norm_eps", 1e-5)
         .outside(&["pre_LN.*", "transformation.*"]);
     vec![
         ovis2,
@@ -115,6 +110,5 @@ fn glm_asr() -> Family {
         Rule::linear("feed_forward.up", &["mlp.fc1"]),
         Rule::linear("feed_forward.down", &["mlp.fc2"]),
     ])
-    .default_of("hidden_act", "gelu")
     .outside(&["conv1.*", "conv2.*"])
 }

@@ -4,7 +4,7 @@
 //! transformers' `Qwen2DecoderLayer` and `Qwen3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3/modeling_qwen3.py>
 
-use super::llama::{bias, block, decoder, prefix_by_head, uniform};
+use super::llama::{bias, block, decoder, decoder_of_hub, prefix_by_head, uniform};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -14,14 +14,14 @@ pub(super) fn families() -> Vec<Family> {
     ];
     let mut all: Vec<Family> = alone.map(|table| table.new_names(prefix_by_head)).into();
     // https://huggingface.co/XiaomiMiMo/MiMo-7B-Base: Qwen 2 with a layer that predicts a further token.
-    all.push(decoder("mimo", qwen2));
+    all.push(decoder("mimo", qwen2).like_class("qwen2"));
     all.push(first());
     all
 }
 
 /// The table for Qwen 1.
 fn first() -> Family {
-    decoder("qwen", qwen)
+    decoder_of_hub("qwen", qwen)
         .prefixes(&["transformer.", ""])
         .block("h.{i}.")
         .replace_block_rules(Rule::fused_attention(&["attn.c_attn"], FusedLayout::Blocks))
@@ -93,14 +93,11 @@ fn with_mask(json: &ConfigJson) -> Result<&ConfigJson> {
 }
 
 pub(super) fn qwen2(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 32);
     let stack = uniform(json, block(json, AttentionBias::new(true, false))?)?;
     with_windows(json, stack, |i, first| i >= first)
 }
 
 pub(super) fn qwen3(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 32);
-    let json = &json.with_default("head_dim", 128);
     let mut block = block(json, bias(json)?)?;
     block.attention_mut()?.query_key_norm =
         Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));

@@ -27,38 +27,28 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn qwen2_vl(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 8);
-    let json = &json.with_default("rms_norm_eps", 1e-5);
-    let json = &json.with_default("rope_theta", 1e6);
-    let stack = qwen2(&json.with_default("max_window_layers", 80))?;
+    let stack = qwen2(json)?;
     by_axes(json, stack, AxesOrder::Sections, [16, 24, 24])
 }
 
 fn qwen2_5_omni(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 4);
-    let json = &json.with_default("rope_theta", 1e6);
     by_axes(json, qwen2(json)?, AxesOrder::Sections, [16, 24, 24])
 }
 
 fn qwen3_vl(json: &ConfigJson) -> Result<StackConfig> {
-    let stack = qwen3(&json.with_default("rope_theta", 5e5))?;
+    let stack = qwen3(json)?;
     by_axes(json, stack, AxesOrder::Interleaved, [24, 20, 20])
 }
 
 fn qwen3_vl_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json
-        .with_default("num_key_value_heads", 16)
-        .with_default("rope_theta", 5e5)
         .without("use_sliding_window")
         .with("norm_topk_prob", true);
     by_axes(json, qwen3_moe(json)?, AxesOrder::Interleaved, [24, 20, 20])
 }
 
 fn qwen3_omni_moe(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json
-        .with_default("rope_theta", 1e6)
-        .with_default("norm_topk_prob", true)
-        .without("use_sliding_window");
+    let json = &json.without("use_sliding_window");
     by_axes(json, qwen3_moe(json)?, AxesOrder::Interleaved, [24, 20, 20])
 }
 

@@ -28,6 +28,7 @@ pub(super) fn family() -> Family {
             let d_model = stack.blocks[0].d_model();
             Ok(EmbeddingsConfig::Patches(embeddings(json, d_model)?))
         })
+        .class_sizes(&["depth"])
         .pooler(merger)
         .outside(&["patch_embed.*", "merger.*"])
         // The text stack.
@@ -89,7 +90,6 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let norm = NormConfig::layer_norm(d_model, 1e-6);
     let attention = attention.with_position(Position::Rotary(rotary));
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
-    let json = json.with_default("depth", 32);
     Ok(StackConfig::uniform(
         block,
         json.n_blocks(&["depth", "num_hidden_layers"])?,

@@ -21,8 +21,6 @@ pub(super) fn family() -> Family {
             "sequence_classification.output",
             &["classifier"],
         )])
-        .default_of("hidden_dropout_prob", 0.0)
-        .default_of("attention_probs_dropout_prob", 0.0)
         .embeddings(|json, stack| {
             let width = json.size_or(&["input_embedding_size"], 256)?;
             let words = bert::typed_words(json, stack, width)?;

@@ -22,7 +22,6 @@ pub(super) fn family(name: &str, prefix: &str) -> Family {
             "lm_head.layer_norm",
             "lm_head",
         ]))
-        .default_of("pad_token_id", 1)
         .end_rules(first_token_rules())
         .embeddings(|json, stack| {
             let padding = json.size_or(&["pad_token_id"], 1)?;

@@ -18,9 +18,8 @@ pub(super) fn families() -> Vec<Family> {
             ])
             .stack_rules([Rule::norm("final_norm", &["LayerNorm"])]),
         roberta::family("xlm-roberta-xl", "roberta.")
-            .default_of("layer_norm_eps", 1e-5)
-            .default_of("type_vocab_size", 1)
             .read_by(xl)
+            .class_sizes(&["type_vocab_size"])
             .replace_block_rules([
                 Rule::norm("attention_norm", &["attention.self_attn_layer_norm"]),
                 Rule::norm("feed_forward_norm", &["LayerNorm"]),

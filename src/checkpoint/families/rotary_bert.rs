@@ -12,7 +12,6 @@ pub(super) fn family() -> Family {
     bert::encoder("jina_embeddings_v3", "roberta.")
         .read_by(|json| uniform(json, block(json)?))
         .ignored(&["*.parametrizations.weight.0.lora_*"])
-        .default_of("rope_theta", 20000.0)
         .block("encoder.layers.{i}.")
         .replace_block_rules(Rule::fused_attention(&["mixer.Wqkv"], FusedLayout::Blocks))
         .replace_block_rules([
@@ -29,9 +28,6 @@ pub(super) fn family() -> Family {
         ]))
         .end_rules(first_token_rules())
         .end_rules([Rule::norm("embeddings.norm", &["emb_ln"])])
-        .default_of("pad_token_id", 1)
-        .default_of("layer_norm_eps", 1e-5)
-        .default_of("type_vocab_size", 1)
         .embeddings(|json, stack| {
             if !rotates(json)? {
                 let padding = json.size_or(&["pad_token_id"], 1)?;

@@ -6,12 +6,7 @@ use super::llama::{block, decoder, prefix_by_head, uniform, with_mlp_bias};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    decoder("seed_oss", config)
-        .default_of("num_key_value_heads", 8)
-        .default_of("head_dim", 128)
-        .default_of("attention_dropout", 0.1)
-        .default_of("pad_token_id", 1)
-        .new_names(prefix_by_head)
+    decoder("seed_oss", config).new_names(prefix_by_head)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

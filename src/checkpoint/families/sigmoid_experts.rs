@@ -34,6 +34,7 @@ pub(super) fn chosen_by_sigmoids(
         .block_rules(expert_rules())
         .block_rules(shared_rules("mlp.shared_experts"))
         .block_rules([correction(correction_name)])
+        .class_sizes(&["n_shared_experts"])
 }
 
 /// Returns the rule for the learned correction of the experts' scores.
@@ -42,7 +43,6 @@ pub(super) fn correction(name: &str) -> Rule {
 }
 
 pub(super) fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 8);
     let json = &json.with_default("head_dim", whole_width_of_heads(json)?);
     let mut block = unrotated_block(json, bias_of_inputs(json)?)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
@@ -52,7 +52,6 @@ pub(super) fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
         block.attention_mut()?.query_key_norm =
             Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     }
-    let json = &json.with_default("n_shared_experts", 1);
     with_experts(json, uniform(json, block)?, true, |i| {
         Ok(i >= json.size_or(&["first_k_dense_replace"], 1)?)
     })
@@ -69,7 +68,6 @@ fn whole_width_of_heads(json: &ConfigJson) -> Result<usize> {
 }
 
 fn dots1(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 32);
     let mut block = block(json, bias(json)?)?;
     block.attention_mut()?.query_key_norm =
         Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
@@ -80,8 +78,6 @@ fn dots1(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn minimax_m2(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 8);
-    let json = &json.with_default("head_dim", 128);
     let types: Option<Vec<usize>> = json.parsed(ATTENTION_TYPES)?;
     if types.is_some_and(|types| types.iter().any(|&attention| attention != 1)) {
         let reason = "only 1, for softmax attention, is supported".to_string();

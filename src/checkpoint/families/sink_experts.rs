@@ -17,10 +17,7 @@ pub(super) fn families() -> Vec<Family> {
             "attention.sinks",
             &["self_attn.softmax_offset", "self_attn.sinks"],
             &[],
-        )])
-        .default_of("num_key_value_heads", 4)
-        .default_of("head_dim", 128)
-        .default_of("norm_topk_prob", true);
+        )]);
     let half = |half| Part::Half(half);
     let expert = |part: &str, of: Part| {
         let role = format!("feed_forward.experts.{{e}}.{part}");
@@ -45,8 +42,7 @@ pub(super) fn families() -> Vec<Family> {
                 None => json.with_default("num_labels", 33),
             };
             token_of_decoder("score")(&json, stack)
-        })
-        .default_of("num_key_value_heads", 2);
+        });
     vec![flint, filter]
 }
 

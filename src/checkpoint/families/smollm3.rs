@@ -6,12 +6,7 @@ use super::llama::{biased_block, decoder, prefix_by_head, uniform};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    decoder("smollm3", config)
-        .default_of("num_key_value_heads", 4)
-        .default_of("rope_theta", 2e6)
-        .default_of("tie_word_embeddings", true)
-        .default_of("pad_token_id", 128004)
-        .new_names(prefix_by_head)
+    decoder("smollm3", config).new_names(prefix_by_head)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -9,11 +9,7 @@ use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
 
 pub(super) fn family() -> Family {
     chosen_by_sigmoids("solar_open", config, "mlp.gate.e_score_correction_bias")
-        .default_of("num_key_value_heads", 8)
-        .default_of("head_dim", 128)
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("n_shared_experts", 1)
-        .default_of("num_experts_per_tok", 8)
+        .class_sizes(&["num_experts_per_tok"])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

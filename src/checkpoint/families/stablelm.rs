@@ -7,22 +7,19 @@ use super::llama::{decoder, uniform, unrotated_block};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    decoder("stablelm", config)
-        .default_of("hidden_dropout", 0.0)
-        .block_rules([
-            Rule::norm(
-                "attention.query_norm.{e}",
-                &["self_attn.q_layernorm.norms.{e}"],
-            ),
-            Rule::norm(
-                "attention.key_norm.{e}",
-                &["self_attn.k_layernorm.norms.{e}"],
-            ),
-        ])
+    decoder("stablelm", config).block_rules([
+        Rule::norm(
+            "attention.query_norm.{e}",
+            &["self_attn.q_layernorm.norms.{e}"],
+        ),
+        Rule::norm(
+            "attention.key_norm.{e}",
+            &["self_attn.k_layernorm.norms.{e}"],
+        ),
+    ])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 32);
     let has_bias = json.flag(&["use_qkv_bias"], false)?;
     let mut block = unrotated_block(json, AttentionBias::new(has_bias, false))?;
     block.residual.feed_forward_dropout = json.number(&["hidden_dropout"], 0.0)?; // no dropout after the attention

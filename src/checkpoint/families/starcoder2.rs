@@ -15,7 +15,6 @@ pub(super) fn family() -> Family {
             let dropout = json.number(&["embedding_dropout"], 0.0)?;
             Ok(padded_words(json, stack)?.with_dropout(dropout).into())
         })
-        .default_of("tie_word_embeddings", true)
         .initialization(initialization)
         .new_names(|_| Ok(&["*.c_fc.*", "*.c_proj.*"]))
 }
@@ -27,7 +26,6 @@ fn initialization(json: &ConfigJson) -> Result<Initialization> {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("num_key_value_heads", 2);
     let has_bias = json.flag(&["use_bias"], true)?;
     let mut block = block(json, AttentionBias::new(has_bias, has_bias))?
         .with_residual_dropout(json.number(&["residual_dropout"], 0.0)?);

@@ -27,7 +27,6 @@ pub(super) fn families() -> Vec<Family> {
                 let dropout = json.number(&["dropout_rate"], 0.0)?;
                 Ok(scaled_words(json, stack)?.with_dropout(dropout).into())
             })
-            .default_of("final_logit_softcapping", 30.0)
     };
     let whole = |part: StackPart, config| {
         let table = of("t5gemma", part, config);

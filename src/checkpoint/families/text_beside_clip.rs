@@ -4,16 +4,13 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/altclip/modeling_altclip.py>
 
 use super::bert_like::encoder;
-use super::class_sizes::class_sizes;
 use super::clip::{end_of_text, towers};
 use super::prelude::*;
 use super::{bert, roberta};
 
 pub(super) fn families() -> Vec<Family> {
-    let bert = bert::family().prefixes(&["text_model.", ""]);
-    let chinese = class_sizes("chinese_clip_text_model")
-        .fold(bert, |table, (key, size)| table.default_of(key, size))
-        .pooler(|_, _| Ok(ReadoutConfig::new(TokenSelection::First)));
+    let bert = bert::table().prefixes(&["text_model.", ""]);
+    let chinese = bert.pooler(|_, _| Ok(ReadoutConfig::new(TokenSelection::First)));
     let roberta = roberta::family("altclip", "text_model.roberta.")
         .end_rules([
             Rule::norm("pooler.norm", &["text_model.pre_LN"]),
@@ -26,21 +23,9 @@ pub(super) fn families() -> Vec<Family> {
             Ok(first.with_transform(norm).with_output(output))
         })
         .outside(&["text_model.pre_LN.*", "text_model.transformation.*"]);
-    let alt = [
-        ("vocab_size", 250_002),
-        ("hidden_size", 1024),
-        ("intermediate_size", 4096),
-        ("num_hidden_layers", 24),
-        ("num_attention_heads", 16),
-        ("max_position_embeddings", 514),
-        ("type_vocab_size", 1),
-    ];
-    let alt = alt.into_iter();
-    let alt = alt.fold(roberta, |table, (key, size)| table.default_of(key, size));
-    let alt = alt.default_of("layer_norm_eps", 1e-5);
     vec![
         beside_images("chinese_clip", chinese),
-        beside_images("altclip", alt),
+        beside_images("altclip", roberta),
     ]
 }
 

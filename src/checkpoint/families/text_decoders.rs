@@ -18,8 +18,6 @@ pub(super) fn families() -> Vec<Family> {
             Rule::norm("attention.query_norm.{e}", &["self_attn.q_norm"]).stacked(),
             Rule::norm("attention.key_norm.{e}", &["self_attn.k_norm"]).stacked(),
         ])
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("num_key_value_heads", 32)
         .outside(&["vqmodel.*"]);
     let alone = |name: &str, config| Family {
         part: None,
@@ -33,19 +31,13 @@ pub(super) fn families() -> Vec<Family> {
     .ignored(&["*.encoder_attn.*", "*.encoder_attn_layer_norm.*"])
     .end_rules([Rule::linear("causal_lm.output", &["output_projection"])])
     .embeddings(trocr_words)
-    .default_of("pad_token_id", 1)
     .outside(&["output_projection.*"]);
     let mut formulas = alone("pp_formulanet_text", |json| {
         let stack = bart::config(json, "decoder", AttentionBias::ALL, NormPlacement::Pre)?;
         Ok(stack.into_decoder())
     });
     formulas.prefixes.push(String::new());
-    let formulas = formulas
-        .without_heads()
-        .embeddings(learned_after_two)
-        .default_of("pad_token_id", 1)
-        .default_of("scale_embedding", true)
-        .default_of("max_position_embeddings", 2560);
+    let formulas = formulas.without_heads().embeddings(learned_after_two);
     let pixels = gpt2::family()
         .named("imagegpt")
         .without_heads()
@@ -66,8 +58,7 @@ pub(super) fn families() -> Vec<Family> {
             // All tokens but the one before an image.
             let n_tokens = json.size(&["vocab_size"])?.saturating_sub(1);
             next_token(OutputConfig::new(n_tokens))
-        })
-        .default_of("activation_function", "quick_gelu");
+        });
     vec![chameleon, trocr, formulas, pixels]
 }
 

@@ -8,7 +8,6 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use super::beside::{beside, inside, with_output};
-use super::class_sizes::class_sizes;
 use super::prelude::*;
 use crate::checkpoint::scheme::table::{Entries, Table, tables};
 
@@ -57,10 +56,8 @@ impl TextSide {
 
     /// Returns the table for a decoder in this model.
     pub(in crate::checkpoint) fn around(&self, text: &Family) -> Family {
-        let family = class_sizes(&text.name).fold(text.clone(), |family, (key, size)| {
-            family.default_of(key, size)
-        });
-        let family = family.named(self.name).prefixes(&self.prefixes);
+        let mut family = text.clone().named(self.name).prefixes(&self.prefixes);
+        family.keys.class.with_sizes = true;
         let mut family = with_output(beside(family, self.whole), self.output)
             .default_of("tie_word_embeddings", self.tied);
         if let Some(section) = self.section {

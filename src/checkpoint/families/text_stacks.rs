@@ -30,7 +30,6 @@ fn dia() -> Family {
     .end_rules([Rule::linear("embeddings.word", &["embedding"])])
     .embeddings(|json, stack| Ok(words(json, stack)?.into()))
     .renamed("rms_norm_eps", "norm_eps")
-    .default_of("rms_norm_eps", 1e-5)
     .new_names(|_| Ok(&["*.gate_up_proj.*"]))
     .outside(&["embedding.*"])
 }
@@ -38,10 +37,7 @@ fn dia() -> Family {
 /// The table for Canary's decoder without its cross-attention, which transformers too computes only if there is an encoder's output.
 fn canary() -> Family {
     llama::decoder("canary_decoder", |json| {
-        let mut block = block(
-            json,
-            llama::bias(&json.with_default("attention_bias", true))?,
-        )?;
+        let mut block = block(json, llama::bias(json)?)?;
         block.attention_mut()?.position = Position::None;
         block.norm = NormConfig::layer_norm(block.d_model(), 1e-5);
         block.feed_forward = block
@@ -72,9 +68,6 @@ fn canary() -> Family {
         let words = words.with_scale(width.sqrt()).with_norm(norm);
         Ok(words.with_position_table(positions).into())
     })
-    .default_of("pad_token_id", 2)
-    .default_of("head_dim", 128)
-    .default_of("hidden_act", "relu")
     .ignored(&["*.encoder_attn.*", "*.post_attention_layernorm.*"])
     .outside(&["embedding_layernorm.*"])
 }
@@ -92,7 +85,6 @@ fn pix2struct() -> Family {
         |json| {
             json.only("is_decoder", &[json!(true)])?;
             let json = &json.with("is_gated_act", true).without("head_dim");
-            let json = &json.with_default("dense_act_fn", "gelu_new");
             let stack = t5::decoder(&json.without("feed_forward_proj"))?;
             let attention = stack.blocks[0].attention()?;
             if attention.n_heads * attention.head_dim != attention.d_model {
@@ -123,7 +115,6 @@ fn pix2struct() -> Family {
     .without_heads()
     .embeddings(t5::embeddings)
     .head(HeadTask::CausalLm, causal_lm)
-    .default_of("tie_word_embeddings", false)
     .ignored(&["*encoder_decoder_attention.*"])
     .outside(&["embed_tokens.*", "encoder.*"])
 }

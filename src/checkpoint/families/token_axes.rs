@@ -16,27 +16,21 @@ pub(super) fn families() -> Vec<Family> {
     let glm = |name: &str, config| {
         decoder(name, config)
             .replace_block_rules(glm4_rules())
-            .default_of("rms_norm_eps", 1e-5)
             .new_names(|_| Ok(&["*.gate_up_proj.*"]))
     };
-    let two_heads = |table: Family| table.default_of("num_key_value_heads", 2);
     let correction = "mlp.gate.e_score_correction_bias";
     vec![
-        two_heads(glm("glm4v_text", glm4v)),
+        glm("glm4v_text", glm4v),
         // Its tokens follow those of images only.
-        two_heads(glm("glm_image_text", glm_image)).head(HeadTask::CausalLm, |json, _| {
+        glm("glm_image_text", glm_image).head(HeadTask::CausalLm, |json, _| {
             next_token(OutputConfig::new(
                 json.size_or(&["vision_vocab_size"], 16512)?,
             ))
         }),
-        glm("glm_ocr_text", glm_ocr).default_of("num_key_value_heads", 8),
+        glm("glm_ocr_text", glm_ocr),
         chosen_by_sigmoids("glm4v_moe_text", glm4v_moe, correction)
-            .block_rules(stacked_experts("mlp.experts")) // where the text is alone
-            .default_of("attention_bias", true),
-        two_heads(decoder("paddleocr_vl_text", paddleocr))
-            .default_of("rms_norm_eps", 1e-5)
-            .default_of("head_dim", 128)
-            .default_of("pad_token_id", 0),
+            .block_rules(stacked_experts("mlp.experts")), // where the text is alone
+        decoder("paddleocr_vl_text", paddleocr),
         decoder("cosmos3_edge_text", cosmos)
             .replace_block_rules([
                 Rule::linear("feed_forward.up", &["mlp.up_proj", "mlp.fc1"]),
@@ -47,13 +41,7 @@ pub(super) fn families() -> Vec<Family> {
                 Rule::linear("attention.key", &["self_attn.to_k"]),
                 Rule::linear("attention.value", &["self_attn.to_v"]),
                 Rule::linear("attention.output", &["self_attn.to_out"]),
-            ])
-            .default_of("num_key_value_heads", 8)
-            .default_of("head_dim", 128)
-            .default_of("rms_norm_eps", 1e-5)
-            .default_of("rope_theta", 1e8)
-            .default_of("hidden_act", "relu2")
-            .default_of("pad_token_id", 0),
+            ]),
         // Without images the axes are equal; their number and order differ from file to file.
         hunyuan::table("hunyuan_vl_text", hunyuan::config),
     ]
@@ -103,7 +91,6 @@ fn glm4v_moe(json: &ConfigJson) -> Result<StackConfig> {
 
 fn paddleocr(json: &ConfigJson) -> Result<StackConfig> {
     let has_bias = json.flag(&["use_bias"], false)?;
-    let json = &json.with_default("rope_theta", 5e5);
     let mut block = block(json, AttentionBias::new(has_bias, has_bias))?;
     block.feed_forward = block.feed_forward.with_bias(has_bias);
     block.attention_mut()?.dropout = 0.0; // independent of the file

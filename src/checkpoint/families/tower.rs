@@ -92,10 +92,7 @@ impl Tower {
             .with_activation(json.activation(&["hidden_act"], self.activation)?);
         let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], self.eps)?);
         let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
-        let n_blocks = match json.optional_size(&["num_hidden_layers"])? {
-            Some(_) => json.n_blocks(&["num_hidden_layers"])?,
-            None => 12,
-        };
+        let n_blocks = json.n_blocks_or(&["num_hidden_layers"], 12)?;
         masked(&json, StackConfig::uniform(block, n_blocks, Some(norm)))
     }
 }

@@ -46,7 +46,6 @@ pub(super) fn aimv2(name: &str) -> Family {
         ])
         .replace_stack_rules([Rule::norm("final_norm", &["rms_norm"])])
         .without_ends()
-        .default_of("rms_norm_eps", 1e-5)
         .outside(&["embeddings.*"])
 }
 
@@ -90,7 +89,6 @@ fn janus() -> Family {
             }))
         })
         .pooler(clip::first_normed)
-        .default_of("hidden_act", "gelu")
 }
 
 const TIPS: Tower = Tower {

@@ -16,7 +16,6 @@ pub(super) fn families() -> Vec<Family> {
             .named("umt5")
             .read_by(read)
             .block_rules([Rule::linear("relative_bias", &[relative_bias])])
-            .default_of("feed_forward_proj", "gated-gelu")
             // transformers always ties the embeddings.
             .default_of("scale_decoder_outputs", true)
     };
@@ -24,8 +23,6 @@ pub(super) fn families() -> Vec<Family> {
         let table = table
             .named("pop2piano")
             .replace_end_rules([Rule::linear("causal_lm.output", &["lm_head"])])
-            .default_of("feed_forward_proj", "gated-gelu")
-            .default_of("dense_act_fn", "relu")
             .default_of("scale_decoder_outputs", true)
             .outside(&["mel_conditioner.*"]);
         match table.part {

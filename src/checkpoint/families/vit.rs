@@ -38,7 +38,6 @@ pub(super) fn families() -> Vec<Family> {
             ..rule
         }))
         .outside(&["vit.embeddings.*"])
-        .default_of("layer_norm_eps", 1e-6)
         .end_rules([classifier()])
         .embeddings(|json, stack| Ok(EmbeddingsConfig::Patches(patches(json, stack)?)))
         .head(HeadTask::ImageClassification, |json, _| {
@@ -94,8 +93,7 @@ pub(super) fn blocks(name: &str, prefixes: &[&str]) -> Family {
 }
 
 pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("attention_probs_dropout_prob", 0.0);
-    let mut block = block(&json.with_default("hidden_dropout_prob", 0.0))?;
+    let mut block = block(json)?;
     let (n_heads, dropout) = (block.attention()?.n_heads, block.attention()?.dropout);
     *block.attention_mut()? = attention_of(json, block.d_model(), n_heads)?.with_dropout(dropout);
     block.attention_mut()?.bias = AttentionBias::new(json.flag(&["qkv_bias"], true)?, true);

@@ -28,17 +28,14 @@ pub(super) fn families() -> Vec<Family> {
             .initialization(initialization)
             .renamed("qkv_bias", "attention_bias")
             .renamed("attention_probs_dropout_prob", "attention_dropout")
-            .default_of("layer_norm_eps", 1e-6)
     };
     let [image, text] = flava();
     vec![
         vit_mae(),
         image,
         text,
-        encoder("internvl_vision").default_of("qkv_bias", false),
-        encoder("qianfan_ocr_vision")
-            .block("layers.{i}.")
-            .default_of("drop_path_rate", 0.1),
+        encoder("internvl_vision"),
+        encoder("qianfan_ocr_vision").block("layers.{i}."),
     ]
 }
 
@@ -95,7 +92,6 @@ fn flava() -> [Family; 2] {
         .end_rules([Rule::linear("pooler.transform", &["pooler.dense"])])
         .read_by(|json| vit::config(&json.without("head_dim")))
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
-        .default_of("hidden_dropout_prob", 0.0)
     };
     [
         tower("flava_image_model", "image_model").embeddings(|json, stack| {
@@ -107,8 +103,7 @@ fn flava() -> [Family; 2] {
         }),
         tower("flava_text_model", "text_model")
             .end_rules(embedding_rules())
-            .embeddings(|json, stack| bert::embeddings(json, stack, ALL_POSITIONS))
-            .default_of("pad_token_id", 0),
+            .embeddings(|json, stack| bert::embeddings(json, stack, ALL_POSITIONS)),
     ]
 }
 

@@ -13,7 +13,6 @@ pub(super) fn families() -> Vec<Family> {
         stack("whisper", StackPart::Decoder, |json| {
             Ok(side(json, "decoder")?.into_decoder())
         })
-        .default_of("dropout", 0.0)
         .embeddings(|json, stack| {
             let n_positions = json.size_or(&["max_target_positions"], 448)?;
             // transformers ignores `scale_embedding`.
@@ -31,7 +30,6 @@ pub(super) fn families() -> Vec<Family> {
 /// The table for an audio encoder.
 fn encoder(name: &str) -> Family {
     stack(name, StackPart::Encoder, |json| side(json, "encoder"))
-        .default_of("dropout", 0.0)
         .end_rules([
             Rule::linear("embeddings.convolution_1", &["conv1"]),
             Rule::linear("embeddings.convolution_2", &["conv2"]),
@@ -84,7 +82,7 @@ fn others() -> [Family; 4] {
             .set(json!({"final_norm": null}))
     };
     [
-        renamed("voxtral_encoder").default_of("num_mel_bins", 128),
+        renamed("voxtral_encoder"),
         renamed("moss_transcribe_diarize_audio"),
         blocks(named("qwen2_audio_encoder")),
         blocks(renamed("audioflamingo3_encoder")),

@@ -40,7 +40,6 @@ fn family(name: &str) -> Family {
         .head(HeadTask::TokenClassification, |json, _| {
             token(json, json.number(&["dropout"], 0.1)?)
         })
-        .default_of("pad_token_id", 2)
         .outside(&["*embeddings.*", "layer_norm_emb.*", "pred_layer.*"])
         .outside(&["sequence_summary.*", "classifier.*", "qa_outputs.*"])
         .initialization(initialization)

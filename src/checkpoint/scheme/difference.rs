@@ -10,6 +10,15 @@ use crate::checkpoint::keys::attribute_names::spelled_as_own;
 use crate::config::StackConfig;
 use crate::error::{Error, Result, listed, nearest};
 
+/// The defaults of the class that describes a family's blocks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in crate::checkpoint) struct ClassDefaults {
+    /// The values by key. A section has an object.
+    pub values: Map<String, Value>,
+    /// A file may lack required sizes too: its blocks are described in a section, where transformers leaves out each default.
+    pub with_sizes: bool,
+}
+
 /// Differences between a family's `config.json` and the keys that its reader requests.
 /// Set them in [`Family::keys`](crate::checkpoint::scheme::Family::keys).
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,8 +36,14 @@ pub struct ConfigKeys {
     pub renamed: BTreeMap<String, String>,
     /// The object alone says whether the output layer is tied: the whole model's class ties nothing.
     pub(crate) ties_inside: bool,
-    /// Default values, by the reader's names, for keys that a file may omit.
+    /// Default values, by the reader's names, for keys that a file may omit, where they differ from those of the class.
     pub defaults: Map<String, Value>,
+    /// The defaults of transformers' configuration class, by the file's names.
+    pub(in crate::checkpoint) class: ClassDefaults,
+    /// The model type of another class with the same defaults, for a type that transformers lacks.
+    pub(crate) class_type: Option<String>,
+    /// Required sizes that a file may lack: the class has them.
+    pub(crate) class_sizes: Vec<String>,
 }
 
 impl ConfigKeys {
@@ -50,6 +65,7 @@ impl ConfigKeys {
             Some(object) => spelled_as_own(object),
             None => BTreeMap::new(),
         };
+        let mut class = self.class.values.clone();
         let inside = inside.with_value(value.clone(), renamed.clone());
         if let Some(object) = value.as_object_mut() {
             for (key, path) in &self.renamed {
@@ -57,14 +73,21 @@ impl ConfigKeys {
                     Some(value) => object.insert(key.clone(), value.clone()),
                     None => object.remove(key),
                 };
+                match self.class.values.get(path) {
+                    Some(value) => class.insert(key.clone(), value.clone()),
+                    None => class.remove(key),
+                };
                 let in_file = renamed.get(path).unwrap_or(path).clone();
                 renamed.insert(key.clone(), in_file);
             }
-            for (key, value) in &self.defaults {
-                object.entry(key).or_insert_with(|| value.clone());
+            let of_class = |key: &String| Some((key.clone(), class.get(key)?.clone()));
+            let sizes = self.class_sizes.iter().filter_map(of_class);
+            for (key, value) in self.defaults.clone().into_iter().chain(sizes) {
+                object.entry(key).or_insert(value);
             }
         }
-        Ok(inside.with_value(value, renamed))
+        let seen = inside.with_value(value, renamed);
+        Ok(seen.with_class(class, self.class.with_sizes))
     }
 
     /// Returns a section with the file's keys for the whole model.

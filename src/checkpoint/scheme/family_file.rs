@@ -170,6 +170,10 @@ impl Family {
             .extend(json.texts(&["outside"])?.unwrap_or_default());
         let mut defaults = family.keys.defaults;
         defaults.extend(table.defaults);
+        let class = match &table.read_as {
+            Some(model_type) => named(json, "config", model_type, part)?.keys.class,
+            None => family.keys.class,
+        };
         family.keys = ConfigKeys {
             or_whole: family.keys.or_whole && table.section.is_none(),
             section: table.section.or(family.keys.section),
@@ -177,6 +181,8 @@ impl Family {
             renamed: table.keys,
             defaults,
             ties_inside: family.keys.ties_inside,
+            class,
+            ..family.keys
         };
         (family.changes, family.set) = (table.blocks, table.set);
         Ok(family)
