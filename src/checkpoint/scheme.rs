@@ -31,7 +31,7 @@ use crate::config::{
 use crate::error::{Result, setters};
 
 use self::difference::changed;
-pub(crate) use self::part::Features;
+pub(crate) use self::{difference::Ties, part::Features};
 pub use self::{
     difference::{BlockChange, ConfigKeys},
     part::{FusedLayout, GateHalf, Part, Projection},

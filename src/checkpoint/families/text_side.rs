@@ -7,6 +7,9 @@ use super::beside::{beside, inside, with_output};
 use super::class_sizes::class_sizes;
 use super::prelude::*;
 
+/// Words of the table that are no keys.
+const WORDS: [&str; 5] = ["only", "whole", "tied", "tied_inside", "own_head"];
+
 /// One line of the table, with the names above it.
 #[derive(Clone, Copy)]
 pub(in crate::checkpoint) struct TextSide {
@@ -56,19 +59,24 @@ impl TextSide {
         family.prefixes = (self.prefixes.split(' '))
             .map(|prefix| prefix.trim_start_matches('-').to_string())
             .collect();
-        let mut family = with_output(beside(family, self.says("whole")), self.output)
-            .default_of("tie_word_embeddings", self.says("tied"));
+        let mut family = with_output(beside(family, self.says("whole")), self.output);
+        family.keys.ties = match (self.says("tied_inside"), self.says("tied")) {
+            (true, true) => Ties::Either,
+            (true, false) => Ties::Inside,
+            _ => Ties::Outside,
+        };
         if let Some(section) = self.own_section() {
             family.prefixes = text.prefixes.clone();
             family = inside(family, section);
+        }
+        if family.keys.ties != Ties::Inside {
+            family = family.default_of("tie_word_embeddings", self.says("tied"));
         }
         if !self.says("own_head") {
             family = family.head(HeadTask::CausalLm, causal_lm);
         }
         let words = self.words.split_whitespace();
-        let keys = words.filter(|key| {
-            !["only", "whole", "tied", "own_head"].contains(key) && !key.starts_with('@')
-        });
+        let keys = words.filter(|key| !WORDS.contains(key) && !key.starts_with('@'));
         keys.fold(family, |family, key| match key.split_once('=') {
             Some((key, value)) => match value.parse::<Value>() {
                 Ok(value) => family.default_of(key, value),
@@ -107,6 +115,8 @@ pub(super) fn all() -> impl Iterator<Item = TextSide> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::checkpoint::families;
 
@@ -131,5 +141,48 @@ mod tests {
         let n_lines = include_str!("text_sides.txt").lines();
         let n_lines = n_lines.filter(|line| line.starts_with("    ")).count();
         assert_eq!(all().count(), n_lines);
+    }
+
+    /// By the classes that have `_tied_weights_keys`, and the defaults of their configurations.
+    #[test]
+    fn the_output_layer_is_tied_by_the_configurations_whose_classes_tie() {
+        type Tied = fn(Option<bool>, Option<bool>) -> bool;
+        let cases: [(&str, Tied); 7] = [
+            ("llava", |outside, inside| {
+                outside == Some(true) || inside == Some(true)
+            }),
+            ("mistral3", |outside, inside| {
+                outside != Some(false) || inside == Some(true)
+            }),
+            ("llama4", |_, inside| inside == Some(true)),
+            ("blip-2", |_, inside| inside != Some(false)),
+            ("kosmos-2.5", |_, inside| inside != Some(false)),
+            ("kosmos-2", |outside, inside| {
+                outside != Some(false) || inside != Some(false)
+            }),
+            ("encoder-decoder", |_, inside| inside != Some(false)),
+        ];
+        let all = [None, Some(false), Some(true)];
+        for (model_type, expected) in cases {
+            let family = families::all().find(|family| family.name == model_type);
+            let keys = &family.unwrap().keys;
+            for (outside, inside) in all
+                .into_iter()
+                .flat_map(|one| all.map(|other| (one, other)))
+            {
+                let said = |tie: Option<bool>| {
+                    let entries = tie.map(|tie| ("tie_word_embeddings".to_string(), json!(tie)));
+                    entries.into_iter().collect::<serde_json::Map<_, _>>()
+                };
+                let mut contents = said(outside);
+                let section = TextSide::of(model_type).unwrap().section();
+                contents.insert(section.to_string(), said(inside).into());
+                let json = ConfigJson::given(Path::new("config.json"), contents.into());
+                let seen = keys.seen(&json).unwrap();
+                let is_tied = seen.flag(&["tie_word_embeddings"], true).unwrap();
+                let expected = expected(outside, inside);
+                assert_eq!(is_tied, expected, "{model_type} {outside:?} {inside:?}");
+            }
+        }
     }
 }

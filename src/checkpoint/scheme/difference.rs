@@ -25,10 +25,22 @@ pub struct ConfigKeys {
     pub handed_on: Vec<String>,
     /// A key's name in the file, by the reader's name. Dots lead into objects: `attn_config.n_heads`.
     pub renamed: BTreeMap<String, String>,
-    /// The object alone says whether the output layer is tied: the whole model's class ties nothing.
-    pub(crate) ties_inside: bool,
+    /// The configuration that ties the output layer.
+    pub(crate) ties: Ties,
     /// Default values, by the reader's names, for keys that a file may omit.
     pub defaults: Map<String, Value>,
+}
+
+/// The configuration whose `tie_word_embeddings` ties the output layer to the token embeddings, if both have this key.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Ties {
+    /// That of the whole model.
+    #[default]
+    Outside,
+    /// That of the object, because the whole model's class ties nothing.
+    Inside,
+    /// Any of both, because both classes tie.
+    Either,
 }
 
 impl ConfigKeys {
@@ -71,10 +83,14 @@ impl ConfigKeys {
     fn inside(&self, json: &ConfigJson, section: &Value) -> Value {
         let mut section = section.clone();
         if let Some(object) = section.as_object_mut() {
-            let is_inside = |key: &str| self.ties_inside && key == "tie_word_embeddings";
+            let ties_inside = match self.ties {
+                Ties::Outside => false,
+                Ties::Inside => true,
+                Ties::Either => !object.contains_key("tie_word_embeddings"),
+            };
             for key in OF_THE_WHOLE {
                 let outside = json.at(key);
-                if is_inside(key) {
+                if ties_inside && key == "tie_word_embeddings" {
                     continue;
                 }
                 // Older files tie their weights inside.

@@ -175,7 +175,7 @@ impl Family {
             handed_on: family.keys.handed_on,
             renamed: table.keys,
             defaults,
-            ties_inside: family.keys.ties_inside,
+            ties: family.keys.ties,
         };
         (family.changes, family.set) = (table.blocks, table.set);
         Ok(family)

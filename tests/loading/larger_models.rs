@@ -1,0 +1,100 @@
+//! Text models and decoders inside a larger model, whose class in transformers decides about some of their keys.
+//! `weights/sweep/config.py` found the keys.
+
+use std::collections::HashMap;
+use std::fs;
+
+use candle_blocks::candle_core::safetensors::{load, save};
+use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::model::{Model, ModelInput};
+use candle_blocks::{Checkpoint, Weights};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::weights::{is_present, weights};
+
+/// Returns the `config.json` of a committed checkpoint.
+fn config_of(name: &str) -> Value {
+    let text = fs::read(weights(name).join("config.json")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+/// Writes a committed checkpoint's tensors with other names, and a `config.json`, then opens both. The files last as long as the folder.
+fn renamed(
+    name: &str,
+    rename: impl Fn(&str) -> Vec<String>,
+    config: &Value,
+) -> (TempDir, Checkpoint) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("config.json"), config.to_string()).unwrap();
+    let tensors = load(weights(name).join("model.safetensors"), &Device::Cpu).unwrap();
+    let tensors = tensors.into_iter().flat_map(|(name, tensor)| {
+        let names = rename(&name).into_iter();
+        names.map(move |name| (name, tensor.clone()))
+    });
+    let tensors = tensors.collect::<HashMap<_, _>>();
+    let file = path.join("model.safetensors");
+    save(&tensors, file).unwrap();
+    let checkpoint = Checkpoint::open(path).unwrap_or_else(|e| panic!("{config}: {e}"));
+    (folder, checkpoint)
+}
+
+fn model(checkpoint: &Checkpoint) -> Model {
+    let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
+    loader.model().unwrap()
+}
+
+/// Returns the logits for ids in any vocabulary.
+fn logits(model: &Model) -> Option<Vec<f32>> {
+    let ids = Tensor::new(&[[2u32, 3, 4, 5, 6]], &Device::Cpu).unwrap();
+    let output = model.forward(&ModelInput::tokens(&ids)).unwrap();
+    let logits = output.logits.map(|logits| logits.flatten_all().unwrap());
+    logits.map(|logits| logits.to_vec1().unwrap())
+}
+
+/// The class for the whole model ties nothing, and that of the text ties what its own configuration says: OPT's default is true.
+#[test]
+fn blips_output_layer_is_tied_by_its_text_alone() {
+    if !is_present("families") {
+        return;
+    }
+    let opt = Checkpoint::open(weights("families/opt")).unwrap();
+    let expected = logits(&model(&opt));
+    assert!(expected.is_some());
+    for (model_type, class) in [
+        ("blip-2", "Blip2ForConditionalGeneration"),
+        ("instructblip", "InstructBlipForConditionalGeneration"),
+        (
+            "instructblipvideo",
+            "InstructBlipVideoForConditionalGeneration",
+        ),
+    ] {
+        for (outside, inside, is_tied) in [
+            (None, None, true),
+            (Some(false), None, true),
+            (Some(false), Some(true), true),
+            (None, Some(false), false),
+            (Some(true), Some(false), false),
+        ] {
+            let mut text = config_of("families/opt");
+            let set = |section: &mut Value, tie: Option<bool>| {
+                let keys = section.as_object_mut().unwrap();
+                keys.remove("tie_word_embeddings");
+                keys.extend(tie.map(|tie| ("tie_word_embeddings".to_string(), json!(tie))));
+            };
+            set(&mut text, inside);
+            let mut config =
+                json!({"model_type": model_type, "architectures": [class], "text_config": text});
+            set(&mut config, outside);
+            let (_folder, checkpoint) = renamed(
+                "families/opt",
+                |name| vec![format!("language_model.{name}")],
+                &config,
+            );
+            let found = logits(&model(&checkpoint));
+            let expected = expected.clone().filter(|_| is_tied);
+            assert_eq!(found, expected, "{model_type} {outside:?} {inside:?}");
+        }
+    }
+}
