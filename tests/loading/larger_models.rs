@@ -7,7 +7,7 @@ use std::fs;
 use candle_blocks::candle_core::safetensors::{load, save};
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::model::{Model, ModelInput};
-use candle_blocks::{Checkpoint, Weights};
+use candle_blocks::{Architecture, Checkpoint, Weights};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -96,5 +96,70 @@ fn blips_output_layer_is_tied_by_its_text_alone() {
             let expected = expected.clone().filter(|_| is_tied);
             assert_eq!(found, expected, "{model_type} {outside:?} {inside:?}");
         }
+    }
+}
+
+/// TrOCR's class has cross-attention whatever `add_cross_attention` says. BERT's class has it by this key.
+#[test]
+fn trocr_beside_an_encoder_attends_to_its_output() {
+    let attends = |model_type: &str, decoder: Value| {
+        let config = json!({
+            "model_type": model_type,
+            "encoder": {"model_type": "vit", "hidden_size": 12},
+            "decoder": decoder,
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        fs::write(&path, config.to_string()).unwrap();
+        let architecture = Architecture::open(&path).unwrap_or_else(|e| panic!("{config}: {e}"));
+        let blocks = architecture.config.blocks;
+        let widths = blocks.iter().map(|block| {
+            let cross = block.cross_attention.as_ref();
+            cross.map(|cross| cross.d_encoder)
+        });
+        widths.collect::<Vec<_>>()
+    };
+    let with = |decoder: &Value, key: Option<bool>| {
+        let mut decoder = decoder.clone();
+        let keys = decoder.as_object_mut().unwrap();
+        keys.extend(key.map(|key| ("add_cross_attention".to_string(), json!(key))));
+        decoder
+    };
+    let trocr = json!({"model_type": "trocr", "vocab_size": 11, "d_model": 8, "decoder_layers": 2, "decoder_attention_heads": 2,
+        "decoder_ffn_dim": 11, "max_position_embeddings": 16, "cross_attention_hidden_size": 12});
+    let bert = json!({"model_type": "bert", "vocab_size": 11, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3,
+        "intermediate_size": 11, "is_decoder": true});
+    for model_type in [
+        "vision-encoder-decoder",
+        "speech-encoder-decoder",
+        "encoder-decoder",
+    ] {
+        for key in [None, Some(false), Some(true)] {
+            let widths = attends(model_type, with(&trocr, key));
+            assert_eq!(widths, [Some(12); 2], "{model_type} {key:?}");
+            let expected = (key == Some(true)).then_some(12);
+            let widths = attends(model_type, with(&bert, key));
+            assert_eq!(widths, [expected; 2], "{model_type} {key:?}");
+        }
+    }
+}
+
+/// The class for the whole model sets `cross_attention_hidden_size` of its decoder.
+#[test]
+fn t5gemmas_decoder_reads_the_width_of_its_encoder() {
+    if !is_present("heads") {
+        return;
+    }
+    let whole = config_of("heads/t5gemma");
+    for given in [None, Some(json!(6)), Some(Value::Null)] {
+        let mut config = whole.clone();
+        let decoder = config["decoder"].as_object_mut().unwrap();
+        decoder.remove("cross_attention_hidden_size");
+        decoder.extend(given.map(|width| ("cross_attention_hidden_size".to_string(), width)));
+        let (_folder, checkpoint) =
+            renamed("heads/t5gemma", |name| vec![name.to_string()], &config);
+        let loader = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
+        loader.seq2seq().unwrap();
+        assert!(checkpoint.report().unread_keys.is_empty(), "{config}");
     }
 }

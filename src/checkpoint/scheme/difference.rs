@@ -25,6 +25,9 @@ pub struct ConfigKeys {
     pub handed_on: Vec<String>,
     /// A key's name in the file, by the reader's name. Dots lead into objects: `attn_config.n_heads`.
     pub renamed: BTreeMap<String, String>,
+    /// Keys that have these values in the object, whatever it says: transformers' class for the whole model sets them. `{"from": PATH}`
+    /// is the value at a path from outside the object, with `default` where a file has none.
+    pub(crate) fixed: Value,
     /// The configuration that ties the output layer.
     pub(crate) ties: Ties,
     /// Default values, by the reader's names, for keys that a file may omit.
@@ -52,7 +55,7 @@ impl ConfigKeys {
         let inside = match &self.section {
             None => json.with_value(json.value().clone(), BTreeMap::new()),
             Some(section) => match json.value_at(section).filter(|value| value.is_object()) {
-                Some(found) => json.inside(section, self.inside(json, found)),
+                Some(found) => json.inside(section, self.inside(json, found)?),
                 None if self.or_whole => json.with_value(json.value().clone(), BTreeMap::new()),
                 None => return Err(json.error(&[section], "missing, expected an object")),
             },
@@ -80,7 +83,7 @@ impl ConfigKeys {
     }
 
     /// Returns a section with the file's keys for the whole model.
-    fn inside(&self, json: &ConfigJson, section: &Value) -> Value {
+    fn inside(&self, json: &ConfigJson, section: &Value) -> Result<Value> {
         let mut section = section.clone();
         if let Some(object) = section.as_object_mut() {
             let ties_inside = match self.ties {
@@ -106,8 +109,11 @@ impl ConfigKeys {
                     object.insert(key.clone(), value.clone());
                 }
             }
+            if let Value::Object(fixed) = resolved(&self.fixed, json)? {
+                object.extend(fixed);
+            }
         }
-        section
+        Ok(section)
     }
 }
 

@@ -175,6 +175,7 @@ impl Family {
             handed_on: family.keys.handed_on,
             renamed: table.keys,
             defaults,
+            fixed: family.keys.fixed,
             ties: family.keys.ties,
         };
         (family.changes, family.set) = (table.blocks, table.set);
