@@ -163,3 +163,32 @@ fn t5gemmas_decoder_reads_the_width_of_its_encoder() {
         assert!(checkpoint.report().unread_keys.is_empty(), "{config}");
     }
 }
+
+/// The layer for text beside images; this crate reads the text alone.
+#[test]
+fn visual_berts_text_runs_without_the_layer_that_images_pass() {
+    if !is_present("heads") {
+        return;
+    }
+    let mut config = config_of("heads/bert-masked_lm");
+    config["model_type"] = json!("visual_bert");
+    config["architectures"] = json!(["VisualBertModel"]);
+    let last = |config: &Value, has_further: bool| {
+        let rename = |name: &str| {
+            let Some(own) = name.strip_prefix("bert.") else {
+                return Vec::new();
+            };
+            let further = own.strip_prefix("encoder.layer.0.").filter(|_| has_further);
+            let further = further.map(|own| format!("additional_layer.{own}"));
+            further.into_iter().chain([own.to_string()]).collect()
+        };
+        let (_folder, checkpoint) = renamed("heads/bert-masked_lm", rename, config);
+        let ids = Tensor::new(&[[2u32, 3, 4, 5, 6]], &Device::Cpu).unwrap();
+        let output = model(&checkpoint).forward(&ModelInput::tokens(&ids));
+        let states = output.unwrap().last_hidden_state.flatten_all().unwrap();
+        states.to_vec1::<f32>().unwrap()
+    };
+    let expected = last(&config, false);
+    config["bypass_transformer"] = json!(true);
+    assert_eq!(last(&config, true), expected);
+}

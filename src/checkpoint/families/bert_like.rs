@@ -41,13 +41,16 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         text("align_text_model"),
         text("chinese_clip_text_model"),
-        text("visual_bert").prefixes(&["visual_bert.", ""]),
+        text("visual_bert")
+            .prefixes(&["visual_bert.", ""])
+            .outside(&["additional_layer.*"]),
         Family {
             pooler: None,
             ..text("splinter").prefixes(&["splinter.", ""])
         },
         encoder(roberta::family("clap_text_model", "text_model.")).default_of("type_vocab_size", 1),
-        roberta::family("bridgetower_text_model", "text_model.").without_heads(),
+        roberta::family("bridgetower_text_model", "text_model.")
+            .without_heads(),
         blip,
         git,
         ibert,
