@@ -50,7 +50,8 @@ pub(super) fn families() -> Vec<Family> {
         },
         encoder(roberta::family("clap_text_model", "text_model.")).default_of("type_vocab_size", 1),
         roberta::family("bridgetower_text_model", "text_model.")
-            .without_heads(),
+            .without_heads()
+            .default_of("type_vocab_size", 1),
         blip,
         git,
         ibert,
