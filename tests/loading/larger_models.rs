@@ -192,3 +192,28 @@ fn visual_berts_text_runs_without_the_layer_that_images_pass() {
     config["bypass_transformer"] = json!(true);
     assert_eq!(last(&config, true), expected);
 }
+
+/// transformers' `Phi4MultimodalVisionAttention` says `is_causal`, which its default attention follows where no patch is masked.
+#[test]
+fn phi4s_images_name_the_attention_that_they_follow() {
+    if !is_present("families") {
+        return;
+    }
+    let siglip = config_of("families/siglip");
+    for (model_type, expected) in [
+        (
+            "phi4_multimodal_vision",
+            &["model_type (as with \"eager\")"][..],
+        ),
+        ("idefics2_vision", &[]),
+    ] {
+        let mut config = siglip["vision_config"].clone();
+        config["model_type"] = json!(model_type);
+        let rename = |name: &str| {
+            let own = name.strip_prefix("vision_model.");
+            own.map(str::to_string).into_iter().collect()
+        };
+        let (_folder, checkpoint) = renamed("families/siglip", rename, &config);
+        assert_eq!(checkpoint.report().disputed_keys, expected, "{model_type}");
+    }
+}
