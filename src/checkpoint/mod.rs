@@ -249,11 +249,10 @@ impl CheckpointOptions {
         if let Some(lost) = brought.into_iter().find(|b| is_whole && !is_placed(b)) {
             return Err(lost.error);
         }
-        if let (Some(json), Some(_)) = (&json, &plan.model)
-            && files.gguf().is_none()
-        {
+        let own = json.as_ref().filter(|_| files.gguf().is_none());
+        plan.disputed_keys = own.map_or(Vec::new(), |json| keys::disputed::of(&family, json));
+        if let (Some(json), Some(_)) = (own, &plan.model) {
             plan.unread_keys = keys::harmless::unknown(json);
-            plan.disputed_keys = keys::disputed::of(&family, json);
             if plan::ends::lacks_head(&family, json)? {
                 plan.unread_keys.push("architectures".to_string());
             }

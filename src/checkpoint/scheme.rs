@@ -33,7 +33,7 @@ use crate::error::{Result, setters};
 
 pub(in crate::checkpoint) use self::difference::ClassDefaults;
 use self::difference::changed;
-pub(crate) use self::part::Features;
+pub(crate) use self::{difference::Ties, part::Features};
 pub use self::{
     difference::{BlockChange, ConfigKeys},
     part::{FusedLayout, GateHalf, Part, Projection},

@@ -57,7 +57,7 @@ fn a_tower_without_sizes_has_those_of_its_class() {
     }
 }
 
-/// CLAP's text class has one type, BERT's has two.
+/// The text classes of CLAP and BridgeTower have one type, BERT's has two.
 #[test]
 fn absent_types_are_those_of_each_class() {
     if !is_present("families") {
@@ -74,16 +74,20 @@ fn absent_types_are_those_of_each_class() {
         .collect();
     let text = fs::read(weights("families/roberta/config.json")).unwrap();
     let mut config: Value = serde_json::from_slice(&text).unwrap();
-    config["model_type"] = json!("clap_text_model");
-    config["architectures"] = json!(["ClapTextModel"]);
     config.as_object_mut().unwrap().remove("type_vocab_size");
-    let folder = tempfile::tempdir().unwrap();
-    write_safetensors(folder.path().join("model.safetensors"), &tensors, None).unwrap();
-    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let copy = Checkpoint::open(folder.path()).unwrap();
-    copy.load(Weights::Dense(DType::F32, &Device::Cpu))
-        .model()
-        .unwrap();
+    for (model_type, class) in [
+        ("clap_text_model", "ClapTextModel"),
+        ("bridgetower_text_model", "BridgeTowerTextModel"),
+    ] {
+        config["model_type"] = json!(model_type);
+        config["architectures"] = json!([class]);
+        let folder = tempfile::tempdir().unwrap();
+        write_safetensors(folder.path().join("model.safetensors"), &tensors, None).unwrap();
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let copy = Checkpoint::open(folder.path()).unwrap();
+        let model = copy.load(Weights::Dense(DType::F32, &Device::Cpu)).model();
+        model.unwrap_or_else(|e| panic!("{model_type}: {e}"));
+    }
 }
 
 /// `int(i / (num_hidden_layers / num_hidden_groups))` in transformers' `AlbertTransformer` in Python: layer 9 is 6, not 7.

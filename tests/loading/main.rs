@@ -44,6 +44,7 @@ mod gguf_types;
 mod heads;
 #[cfg(feature = "hub")]
 mod hub;
+mod larger_models;
 mod loader_errors;
 mod names_of_hub;
 mod native_files;

@@ -33,6 +33,8 @@ HEADS = (
     *("ForNextSentencePrediction", "ForPreTraining", "ForImageClassification", "LMHeadModel", "ForCausalLM", "ForConditionalGeneration"),
 )
 
+# In place of a key, in a record of the model itself.
+UNCHANGED = "(unchanged)"
 # Keys that the crate takes to change nothing.
 HARMLESS = {
     line.split("=")[0].split("/")[-1]
@@ -65,9 +67,14 @@ def sweep(subject: Subject, names: str, pattern: str, most: int):
         folder = Path(directory)
         base = subject.judged(folder, described, None)
         ours, said = subject.ours(folder, base.inputs)
+        if ours and not same(ours, base.usual) and same(ours, base.composed) and "(as with \"eager\")" in said:
+            yield {"path": UNCHANGED, "verdict": "noted", "attentions": "differ", "said": said[:300]}
+            subject.attention = "eager"  # which is followed: the judge of all changes
+            base = subject.judged(folder, described, None)
         if ours is None or not same(ours, base.usual):
             is_noted = "\"architectures\"" in said
-            yield {"path": "architectures", "verdict": "noted" if is_noted else "SILENT" if ours else "UNNAMED", "said": said[:300]}
+            path = "architectures" if is_noted else UNCHANGED
+            yield {"path": path, "verdict": "noted" if is_noted else "SILENT" if ours else "UNNAMED", "said": said[:300]}
             return
         config = transformers.AutoConfig.for_model(subject.model_type, **FAMILIES[subject.model_type].sizes)
         tried, single, together = {}, [], {}

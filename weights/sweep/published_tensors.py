@@ -115,7 +115,7 @@ def loaded(folder: Path, name: str, attention: str | None = "eager"):
 
 def results(model, inputs, folder: Path, name: str):
     part = whole.part_of(model)
-    return Judge(model, part, inputs if inputs is not None else inputs_of(model, part), lambda attention: loaded(folder, name, attention)[0])
+    return Judge(model, part, inputs if inputs is not None else inputs_of(model, part), lambda: loaded(folder, name, None)[0])
 
 
 def settings(case: dict) -> dict:

@@ -35,6 +35,7 @@ class Subject:
     name: str  # of the class
     program: Path
     written: object = None  # the shapes and sums of the weights that lie in the folder
+    attention: str | None = None  # of the judge; without a name, the one that transformers chooses
 
     def described(self, names: str) -> dict:
         """A config.json, in the names of this kind."""
@@ -69,16 +70,17 @@ class Subject:
                 checkpoint.write_weights(folder, checkpoint.disk_tensors(model, checkpoint.Layout()), 1)
                 self.written = shapes
             load = functools.partial(loaded, type(model), folder)
+            choose = functools.partial(load, self.attention)
             model = load("eager")
             part = whole.part_of(model)
             if part.drive is Drive.ROWS:
-                return BlocksJudge(model, part, None, load)
+                return BlocksJudge(model, part, None, choose)
             if inputs is not None:
                 try:
-                    return Judge(model, part, inputs, load)
+                    return Judge(model, part, inputs, choose)
                 except Exception:  # other words or places: with inputs that fit
                     pass
-            return Judge(model, part, inputs_of(model, part), load)
+            return Judge(model, part, inputs_of(model, part), choose)
         except (Exception, SystemExit) as error:
             raise Failed(f"{type(error).__name__}: {error}".split("\n")[0][:200]) from None
 
@@ -111,8 +113,8 @@ def loaded(kind: type, folder: Path, attention: str | None) -> torch.nn.Module:
 class Judge:
     """What transformers computes, by attention composed of single operations (eager), and by the attention that it chooses."""
 
-    def __init__(self, model: torch.nn.Module, part, inputs: dict | None, load):
-        self.part, self.inputs, self.load = part, inputs, load
+    def __init__(self, model: torch.nn.Module, part, inputs: dict | None, choose):
+        self.part, self.inputs, self.choose = part, inputs, choose
         self.composed = self.seen(model)
 
     @torch.no_grad()
@@ -123,7 +125,7 @@ class Judge:
 
     @functools.cached_property
     def usual(self) -> dict:
-        model = self.load(None)
+        model = self.choose()
         return self.composed if model.config._attn_implementation == "eager" else self.seen(model)
 
 

@@ -39,7 +39,9 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         text("align_text_model"),
         text("chinese_clip_text_model"),
-        text("visual_bert").prefixes(&["visual_bert.", ""]),
+        text("visual_bert")
+            .prefixes(&["visual_bert.", ""])
+            .outside(&["additional_layer.*"]),
         Family {
             pooler: None,
             ..text("splinter").prefixes(&["splinter.", ""])

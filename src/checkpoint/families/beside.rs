@@ -90,6 +90,6 @@ pub(super) fn inside(mut family: Family, section: &str) -> Family {
         }
     }
     let mut family = family.section(section);
-    family.keys.ties_inside = true;
+    family.keys.ties = Ties::Inside;
     family.outside(&["enc_to_dec_proj.*", "*output_projection.*", "*cls.*"])
 }

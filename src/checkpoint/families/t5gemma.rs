@@ -29,11 +29,15 @@ pub(super) fn families() -> Vec<Family> {
             })
     };
     let whole = |part: StackPart, config| {
-        let table = of("t5gemma", part, config);
+        let mut table = of("t5gemma", part, config);
         let other = match part {
             StackPart::Encoder => "*decoder.*",
             _ => "*encoder.*",
         };
+        if part == StackPart::Decoder {
+            let width = json!({"from": "encoder.hidden_size", "default": 2304});
+            table.keys.fixed = json!({"cross_attention_hidden_size": width});
+        }
         table
             .part(part)
             .section(&part.to_string())
@@ -62,19 +66,9 @@ pub(super) fn families() -> Vec<Family> {
 
 /// Returns the start token: transformers' `_shift_right` takes the decoder's first one.
 fn start(json: &ConfigJson) -> Result<TwoStackKind> {
-    let of = |side: &str, key: &str| -> Result<Option<usize>> {
-        let section = json.section(&[side])?;
-        let size = section.map(|section| section.optional_size(&[key]));
-        Ok(size.transpose()?.flatten())
-    };
-    let width = of("encoder", "hidden_size")?;
-    let read = of("decoder", "cross_attention_hidden_size")?;
-    if read.is_some() && read != width {
-        let reason = "differs from cross_attention_hidden_size of the decoder";
-        return Err(json.error(&["encoder.hidden_size"], reason));
-    }
-    let first = of("decoder", "bos_token_id")?.unwrap_or(2);
-    start_token(json, first)
+    let decoder = json.section(&["decoder"])?;
+    let first = decoder.map(|decoder| decoder.optional_size(&["bos_token_id"]));
+    start_token(json, first.transpose()?.flatten().unwrap_or(2))
 }
 
 fn encoder(json: &ConfigJson) -> Result<StackConfig> {

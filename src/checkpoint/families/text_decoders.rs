@@ -23,7 +23,7 @@ pub(super) fn families() -> Vec<Family> {
         part: None,
         ..bart::stack(name, StackPart::Decoder, config).alone()
     };
-    let trocr = Family {
+    let mut trocr = Family {
         part: None,
         ..bart::stack("trocr", StackPart::Decoder, trocr_blocks)
     }
@@ -32,6 +32,8 @@ pub(super) fn families() -> Vec<Family> {
     .end_rules([Rule::linear("causal_lm.output", &["output_projection"])])
     .embeddings(trocr_words)
     .outside(&["output_projection.*"]);
+    // Beside an encoder, its class attends to that one's output whatever the key says.
+    trocr.keys.fixed = json!({"add_cross_attention": true});
     let mut formulas = alone("pp_formulanet_text", |json| {
         let stack = bart::config(json, "decoder", AttentionBias::ALL, NormPlacement::Pre)?;
         Ok(stack.into_decoder())

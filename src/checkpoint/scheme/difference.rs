@@ -34,8 +34,11 @@ pub struct ConfigKeys {
     pub handed_on: Vec<String>,
     /// A key's name in the file, by the reader's name. Dots lead into objects: `attn_config.n_heads`.
     pub renamed: BTreeMap<String, String>,
-    /// The object alone says whether the output layer is tied: the whole model's class ties nothing.
-    pub(crate) ties_inside: bool,
+    /// Keys that have these values in the object, whatever it says: transformers' class for the whole model sets them. `{"from": PATH}`
+    /// is the value at a path from outside the object, with `default` where a file has none.
+    pub(crate) fixed: Value,
+    /// The configuration that ties the output layer.
+    pub(crate) ties: Ties,
     /// Default values, by the reader's names, for keys that a file may omit, where they differ from those of the class.
     pub defaults: Map<String, Value>,
     /// The defaults of transformers' configuration class, by the file's names.
@@ -44,6 +47,18 @@ pub struct ConfigKeys {
     pub(crate) class_type: Option<String>,
     /// Required sizes that a file may lack: the class has them.
     pub(crate) class_sizes: Vec<String>,
+}
+
+/// The configuration whose `tie_word_embeddings` ties the output layer to the token embeddings, if both have this key.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Ties {
+    /// That of the whole model.
+    #[default]
+    Outside,
+    /// That of the object, because the whole model's class ties nothing.
+    Inside,
+    /// Any of both, because both classes tie.
+    Either,
 }
 
 impl ConfigKeys {
@@ -55,7 +70,7 @@ impl ConfigKeys {
         let inside = match &self.section {
             None => json.with_value(json.value().clone(), BTreeMap::new()),
             Some(section) => match json.value_at(section).filter(|value| value.is_object()) {
-                Some(found) => json.inside(section, self.inside(json, found)),
+                Some(found) => json.inside(section, self.inside(json, found)?),
                 None if self.or_whole => json.with_value(json.value().clone(), BTreeMap::new()),
                 None => return Err(json.error(&[section], "missing, expected an object")),
             },
@@ -91,13 +106,17 @@ impl ConfigKeys {
     }
 
     /// Returns a section with the file's keys for the whole model.
-    fn inside(&self, json: &ConfigJson, section: &Value) -> Value {
+    fn inside(&self, json: &ConfigJson, section: &Value) -> Result<Value> {
         let mut section = section.clone();
         if let Some(object) = section.as_object_mut() {
-            let is_inside = |key: &str| self.ties_inside && key == "tie_word_embeddings";
+            let ties_inside = match self.ties {
+                Ties::Outside => false,
+                Ties::Inside => true,
+                Ties::Either => !object.contains_key("tie_word_embeddings"),
+            };
             for key in OF_THE_WHOLE {
                 let outside = json.at(key);
-                if is_inside(key) {
+                if ties_inside && key == "tie_word_embeddings" {
                     continue;
                 }
                 // Older files tie their weights inside.
@@ -113,8 +132,11 @@ impl ConfigKeys {
                     object.insert(key.clone(), value.clone());
                 }
             }
+            if let Value::Object(fixed) = resolved(&self.fixed, json)? {
+                object.extend(fixed);
+            }
         }
-        section
+        Ok(section)
     }
 }
 

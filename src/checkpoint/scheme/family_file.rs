@@ -180,7 +180,6 @@ impl Family {
             handed_on: family.keys.handed_on,
             renamed: table.keys,
             defaults,
-            ties_inside: family.keys.ties_inside,
             class,
             ..family.keys
         };
