@@ -1,9 +1,9 @@
 //! Functions that all targets share: the tests' temporary directory, and checks on error messages.
 
 use candle_blocks::{
-    Checkpoint,
+    Checkpoint, Weights,
     candle_core::{DType, Device},
-    checkpoint::files::TensorFiles, Weights,
+    checkpoint::files::TensorFiles,
 };
 
 #[path = "../../tests/shared/hostile.rs"]
@@ -51,8 +51,18 @@ pub fn read(checkpoint: Checkpoint) {
         sizes.fold(0, |sum: usize, info| sum.saturating_add(info.n_bytes))
     };
     if n_bytes(checkpoint.files()) < LARGE {
-        said(checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu)).stack().map(drop));
-        said(checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu)).model().map(drop));
+        said(
+            checkpoint
+                .load(Weights::Dense(DType::F32, &Device::Cpu))
+                .stack()
+                .map(drop),
+        );
+        said(
+            checkpoint
+                .load(Weights::Dense(DType::F32, &Device::Cpu))
+                .model()
+                .map(drop),
+        );
     }
 }
 
