@@ -116,16 +116,13 @@ pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
     block.residual.attention_dropout = attention_dropout;
     let stack = StackConfig::uniform(block, n_blocks, Some(norm));
-    let stack = stack.with_each_attention(|i, attention| {
+    let mut stack = stack.with_each_attention(|i, attention| {
         let rotary = if is_local[i] { &local } else { &global };
         attention.position = Position::Rotary(rotary.clone());
         attention.window = is_local[i].then_some(window);
     });
-    Ok(stack.with_each(|i, block| {
-        if i == 0 {
-            block.attention_placement = NormPlacement::None; // the embeddings are already normalized
-        }
-    }))
+    stack.blocks[0].attention_placement = NormPlacement::None; // the embeddings are already normalized
+    Ok(stack)
 }
 
 pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {

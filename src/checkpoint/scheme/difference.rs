@@ -52,12 +52,12 @@ pub struct ConfigKeys {
 /// The configuration whose `tie_word_embeddings` ties the output layer to the token embeddings, if both have this key.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Ties {
-    /// That of the whole model.
+    /// The key of the whole model.
     #[default]
     Outside,
-    /// That of the object, because the whole model's class ties nothing.
+    /// The key of the object, because the whole model's class ties nothing.
     Inside,
-    /// Any of both, because both classes tie.
+    /// Either key, because both classes tie.
     Either,
 }
 

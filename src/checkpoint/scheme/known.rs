@@ -242,6 +242,49 @@ mod tests {
         );
     }
 
+    /// By the classes that have `_tied_weights_keys`, and the defaults of their configurations.
+    #[test]
+    fn the_output_layer_is_tied_by_the_configurations_whose_classes_tie() {
+        type Tied = fn(Option<bool>, Option<bool>) -> bool;
+        let cases: [(&str, Tied); 7] = [
+            ("llava", |outside, inside| {
+                outside == Some(true) || inside == Some(true)
+            }),
+            ("mistral3", |outside, inside| {
+                outside != Some(false) || inside == Some(true)
+            }),
+            ("llama4", |_, inside| inside == Some(true)),
+            ("blip-2", |_, inside| inside != Some(false)),
+            ("kosmos-2.5", |_, inside| inside != Some(false)),
+            ("kosmos-2", |outside, inside| {
+                outside != Some(false) || inside != Some(false)
+            }),
+            ("encoder-decoder", |_, inside| inside != Some(false)),
+        ];
+        let all = [None, Some(false), Some(true)];
+        for (model_type, expected) in cases {
+            let keys = Family::known(model_type, None).unwrap().keys;
+            for (outside, inside) in all
+                .into_iter()
+                .flat_map(|one| all.map(|other| (one, other)))
+            {
+                let said = |tie: Option<bool>| {
+                    let entries =
+                        tie.map(|tie| ("tie_word_embeddings".to_string(), Value::from(tie)));
+                    entries.into_iter().collect::<Map<_, _>>()
+                };
+                let mut contents = said(outside);
+                let section = families::TextSide::of(model_type).unwrap().section();
+                contents.insert(section.to_string(), said(inside).into());
+                let json = ConfigJson::given(Path::new("config.json"), contents.into());
+                let seen = keys.seen(&json).unwrap();
+                let is_tied = seen.flag(&["tie_word_embeddings"], true).unwrap();
+                let expected = expected(outside, inside);
+                assert_eq!(is_tied, expected, "{model_type} {outside:?} {inside:?}");
+            }
+        }
+    }
+
     #[test]
     fn a_rule_of_the_stack_is_for_no_role_around_it() {
         let mut n = 0;
