@@ -132,7 +132,9 @@ impl ConfigKeys {
                     object.insert(key.clone(), value.clone());
                 }
             }
-            if let Value::Object(fixed) = resolved(&self.fixed, json)? {
+            // With a record of its own: the table of the other stack reads that one's keys.
+            let whole = ConfigJson::given(json.path(), json.value().clone());
+            if let Value::Object(fixed) = resolved(&self.fixed, &whole)? {
                 object.extend(fixed);
             }
         }
