@@ -7,7 +7,7 @@ use std::fs;
 use candle_blocks::candle_core::safetensors::{load, save};
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::model::{Model, ModelInput};
-use candle_blocks::{Architecture, Checkpoint, Weights};
+use candle_blocks::{Architecture, Checkpoint, CheckpointOptions, Weights};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -36,7 +36,8 @@ fn renamed(
     let tensors = tensors.collect::<HashMap<_, _>>();
     let file = path.join("model.safetensors");
     save(&tensors, file).unwrap();
-    let checkpoint = Checkpoint::open(path).unwrap_or_else(|e| panic!("{config}: {e}"));
+    let checkpoint = CheckpointOptions::default().whole().open(path);
+    let checkpoint = checkpoint.unwrap_or_else(|e| panic!("{config}: {e}"));
     (folder, checkpoint)
 }
 
