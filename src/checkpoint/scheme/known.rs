@@ -242,11 +242,11 @@ mod tests {
         );
     }
 
-    /// By the classes that have `_tied_weights_keys`, and the defaults of their configurations.
+    /// By the classes that have `_tied_weights_keys`, and by the defaults of their configurations, of which some pass on the text's value.
     #[test]
     fn the_output_layer_is_tied_by_the_configurations_whose_classes_tie() {
         type Tied = fn(Option<bool>, Option<bool>) -> bool;
-        let cases: [(&str, Tied); 7] = [
+        let cases: [(&str, Tied); 9] = [
             ("llava", |outside, inside| {
                 outside == Some(true) || inside == Some(true)
             }),
@@ -257,6 +257,12 @@ mod tests {
             ("blip-2", |_, inside| inside != Some(false)),
             ("kosmos-2.5", |_, inside| inside != Some(false)),
             ("kosmos-2", |outside, inside| {
+                outside != Some(false) || inside != Some(false)
+            }),
+            ("paddleocr_vl", |outside, inside| {
+                outside != Some(false) || inside != Some(false)
+            }),
+            ("hunyuan_vl", |outside, inside| {
                 outside != Some(false) || inside != Some(false)
             }),
             ("encoder-decoder", |_, inside| inside != Some(false)),
