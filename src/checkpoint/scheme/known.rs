@@ -47,7 +47,7 @@ impl Family {
     ///     .default_of("rope_theta", 2e6)
     ///     .change(BlockChange::new(json!({"attention": {"position": "none"}})).at("no_rope_layers", 0));
     /// let checkpoint = CheckpointOptions::default().family(smollm3).open("weights/like/smollm3")?;
-    /// assert_eq!(checkpoint.config().blocks[1].attention.position, Position::None);
+    /// assert_eq!(checkpoint.config().blocks[1].attention()?.position, Position::None);
     ///
     /// // A Llama whose feed-forward has other names, inside a larger model.
     /// let own = Family::known("llama", None)?
