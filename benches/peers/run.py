@@ -24,6 +24,9 @@ from cases import CODES, NEW_TOKENS, Case, Model, all_cases, selected
 HERE = Path(__file__).resolve().parent
 RECORD = HERE.parent / "record"
 
+# The modules that the reference needs: transformers' own layers in float64.
+REFERENCE_NEEDS = ("safetensors", "torch", "transformers")
+
 # The allowed distance from float64: root mean square of the error divided by the result's. Far above rounding errors
 # (f32 1e-7, bf16 0.006, here), far below the error from a wrong activation, norm or mask (above 1e-4 and 0.05).
 TOLERANCE = {"f32": 1e-5, "f16": 0.01, "bf16": 0.05, "int8": 0.1}
@@ -51,10 +54,12 @@ def main():
         return
     if not cases:
         sys.exit("no case is left; --list says which there are")
-    # A run builds for minutes first, and draws its plot behind the first case.
-    if missing := [name for name in report.NEEDS if find_spec(name) is None]:
-        sys.exit(f"the report needs {', '.join(missing)}: pip install {' '.join(missing)}")
-    names = options.peers or [*workers.OURS, workers.CANDLE, *workers.PYTHON_PEERS]
+    names = options.peers or workers.NAMES
+    # A run builds for minutes first, then computes a reference, and draws its plot after the first case.
+    if unknown := [name for name in names if name not in workers.NAMES]:
+        sys.exit(f"no peer is called {', '.join(unknown)}; known: {', '.join(workers.NAMES)}")
+    if missing := [name for name in [*REFERENCE_NEEDS, *report.NEEDS] if find_spec(name) is None]:
+        sys.exit(f"the reference and the report need {', '.join(missing)}: pip install {' '.join(missing)}")
     # With autotuning, inductor compiles and times every candidate for every product: its best result, but slow to
     # compile.
     compile_mode = options.compile or ("default" if options.quick else "max-autotune-no-cudagraphs")

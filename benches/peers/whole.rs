@@ -51,7 +51,7 @@ impl Run for Generating {
         let options = GenerationOptions::default().with_max_new_tokens(self.task.new_tokens);
         let generator = Generator::new(&self.model, options)?;
         let mut generation = generator.start(&self.task.prompts, Sampler::greedy())?;
-        generation.next().context("no token is asked for")??;
+        generation.next().context("no token is requested")??;
         self.first_ms = start.elapsed().as_secs_f64() * 1e3;
         for step in &mut generation {
             step?;

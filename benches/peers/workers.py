@@ -14,6 +14,7 @@ ROOT = HERE.parent.parent
 PYTHON_PEERS = ["pytorch", "pytorch-compiled", "onnxruntime", "openvino", "llama.cpp"]
 CANDLE = "candle"
 OURS = {"candle-blocks": "packed", "candle-blocks-plain": "plain"}
+NAMES = [*OURS, CANDLE, *PYTHON_PEERS]
 
 
 class Failure(Exception):
@@ -125,11 +126,8 @@ def make(names: list[str], threads: int, patience: float, compile_mode: str) -> 
             folder = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))
             arguments = ["build", "--release", "--locked", "--target-dir", str(Path(folder) / "candle-peer")]
             command = [built(HERE / "candle", arguments, "candle-peer")]
-        elif name in PYTHON_PEERS:
+        else:
             command = [sys.executable, str(HERE / "worker.py"), name]
             changes = {"PEERS_COMPILE_MODE": compile_mode}
-        else:
-            known = ", ".join([*OURS, CANDLE, *PYTHON_PEERS])
-            sys.exit(f"no peer is called {name}; known: {known}")
         workers.append(Worker(name, command, environment(threads, changes), patience))
     return workers
