@@ -1,4 +1,4 @@
-//! The conformance table in docs/conformance.md: every committed checkpoint, in every type, against PyTorch.
+//! The conformance table in weights/conformance.md: every committed checkpoint, in every type, against PyTorch.
 //!
 //! `CANDLE_BLOCKS_WRITE_CONFORMANCE=1 cargo test --release --features cli --test conformance` writes the
 //! file. Without the variable the test demands that the file lists what there is, with as many stages and
@@ -132,7 +132,7 @@ fn the_committed_table_lists_every_checkpoint_and_todays_run_passes() {
     let differing = listed.iter().zip(&today).find(|(a, b)| a != b);
     assert!(
         listed == today,
-        "docs/conformance.md has {} lines, today's run {}; the first that differs: {differing:?}; set {VARIABLE}=1 to write it again",
+        "weights/conformance.md has {} lines, today's run {}; the first that differs: {differing:?}; set {VARIABLE}=1 to write it again",
         listed.len(),
         today.len(),
     );
@@ -143,10 +143,10 @@ fn the_committed_table_lists_every_checkpoint_and_todays_run_passes() {
 #[test]
 #[ignore = "benches/gpu/run.py calls it in shards"]
 fn rows_one_by_one() {
-    let asked = std::env::var("CANDLE_BLOCKS_ROWS").unwrap_or_else(|_| "0/1/0".to_string());
-    let numbers: Vec<usize> = asked.split('/').map(|n| n.parse().unwrap()).collect();
+    let requested = std::env::var("CANDLE_BLOCKS_ROWS").unwrap_or_else(|_| "0/1/0".to_string());
+    let numbers: Vec<usize> = requested.split('/').map(|n| n.parse().unwrap()).collect();
     let &[shard, shards, from] = numbers.as_slice() else {
-        panic!("CANDLE_BLOCKS_ROWS={asked}: expected SHARD/SHARDS/FIRST");
+        panic!("CANDLE_BLOCKS_ROWS={requested}: expected SHARD/SHARDS/FIRST");
     };
     let stacks = all::all()
         .into_iter()
@@ -198,7 +198,7 @@ fn the_run_passes_as_on_cuda_and_on_metal() {
 }
 
 fn path() -> PathBuf {
-    weights("../docs/conformance.md")
+    weights("conformance.md")
 }
 
 /// A stack in a checkpoint, or its whole model.
@@ -350,7 +350,7 @@ of the parameters outside the blocks.
 
 *Ratio*: our largest error against float64, divided by PyTorch's own; below 1, our result is more exact. *Of
 allowed*: our error as a share of the bound, which is twice PyTorch's error plus four ulp of the tensor's largest value. The typical error
-has its own bound, and the table shows the larger share ([tolerance.md](tolerance.md)). If PyTorch ran in another type, its error is scaled by the ratio of the machine epsilons.
+has its own bound, and the table shows the larger share ([tolerance.md](../docs/tolerance.md)). If PyTorch ran in another type, its error is scaled by the ratio of the machine epsilons.
 
 *Allowances*. In f32 every result is within the rule, except gradients for `gemma3_text` (and for `modernbert` with the portable
 kernels), which may use twice their bound: PyTorch's error is small by luck there, and its own second attention

@@ -132,7 +132,7 @@ def conformance(found: dict) -> list[str]:
         verdicts = ", ".join(f"{sum(row[-1] == verdict for row in of)} {verdict}" for verdict in sorted({row[-1] for row in of}))
         largest = [f"{max(share(row, column) for row in of):.2f}" for column in (5, 8)]
         rows.append([dtype, len(of), verdicts, *largest])
-    return ["The bounds come from PyTorch's errors on a CPU, as in docs/conformance.md.", table(heads, rows)]
+    return ["The bounds come from PyTorch's errors on a CPU, as in weights/conformance.md.", table(heads, rows)]
 
 
 def judge(found: dict) -> list[str]:
