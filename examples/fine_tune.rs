@@ -21,7 +21,7 @@ use anyhow::{Context, Result, ensure};
 use candle_blocks::{
     Checkpoint, ForwardContext, Parameters, SaveOptions, Stack, Weights,
     candle_core::{DType, Device, Shape, Tensor},
-    checkpoint::Existing,
+    checkpoint::ExistingFiles,
     checkpoint::write::write_safetensors,
     ops,
     train::{AdamW, AdamWConfig, Lora, LoraConfig, ParameterGroup, loss_value},
@@ -129,7 +129,7 @@ fn save_and_reload(
     task: &HeadTask,
     directory: &Path,
 ) -> Result<()> {
-    let options = SaveOptions::default().existing(Existing::Replace); // of an earlier run
+    let options = SaveOptions::default().existing(ExistingFiles::Replace); // of an earlier run
     let changed = changed.iter().map(|(role, tensor)| (role, tensor));
     options.save(checkpoint, directory, changed)?;
     let (x, _) = task.sequences(0, 2)?;

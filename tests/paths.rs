@@ -1,5 +1,5 @@
 //! Every public path of the crate before it was divided into packages still leads to its item: one `use` for each.
-#![allow(unused_imports, reason = "that they resolve is the test")]
+#![allow(unused_imports, deprecated, reason = "that they resolve is the test")]
 
 mod always {
     use candle_blocks::Activation as _;

@@ -7,7 +7,7 @@ use candle_blocks::{
     Architecture, Checkpoint, ForwardContext, KvCache, Linear, Parameters, SaveOptions, Stack,
     candle_core::{DType, Device, Module, Tensor, Var},
     candle_nn::Embedding,
-    checkpoint::Existing,
+    checkpoint::ExistingFiles,
     ops::cross_entropy,
     train::Fresh,
 };
@@ -197,7 +197,7 @@ impl Gpt {
                 None => blocks.push((role, variable.as_tensor())),
             }
         }
-        let options = SaveOptions::default().existing(Existing::Replace);
+        let options = SaveOptions::default().existing(ExistingFiles::Replace);
         Ok(options.save_new(&self.architecture, directory, blocks, &others)?)
     }
 }

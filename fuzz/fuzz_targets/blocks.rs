@@ -18,7 +18,7 @@ use drawn::{
 const PROPERTIES: [Property; 6] = [
     properties::a_packed_stack_is_its_layers,
     properties::padding_is_zero_in_what_a_packed_stack_returns,
-    properties::to_be_watched_changes_nothing,
+    properties::observation_changes_nothing,
     properties::a_sequence_in_chunks_is_the_sequence,
     properties::a_sequence_has_the_same_bits_alone_and_before_padding,
     properties::half_types_are_the_function_rounded,

@@ -19,7 +19,7 @@ const FILES: [&str; 5] = [
 /// file lacks always come from the files beside it. Has no effect on safetensors.
 /// Pass it to [`CheckpointOptions::beside`](crate::CheckpointOptions::beside).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Beside {
+pub enum FilesBeside {
     /// The GGUF file's own settings are used.
     #[default]
     Ignored,
@@ -31,17 +31,17 @@ impl CheckpointOptions {
     /// Returns whether to ignore the files beside the file at a path.
     #[cfg(feature = "text")]
     pub(crate) fn leaves_out_beside(&self, path: &std::path::Path) -> bool {
-        self.beside == Beside::Ignored && super::gguf::is_gguf(path)
+        self.beside == FilesBeside::Ignored && super::gguf::is_gguf(path)
     }
 }
 
 impl Checkpoint {
-    /// Returns the files beside a GGUF file that are not read because the GGUF file contains the same settings ([`Beside`]).
+    /// Returns the files beside a GGUF file that are not read because the GGUF file contains the same settings ([`FilesBeside`]).
     ///
     /// # Errors
     /// If the file's own tokenizer is malformed.
     pub fn ignored_beside(&self) -> Result<Vec<&'static str>> {
-        if self.beside == Beside::First || GgufTokenizer::read(&self.files)?.is_none() {
+        if self.beside == FilesBeside::First || GgufTokenizer::read(&self.files)?.is_none() {
             return Ok(Vec::new());
         }
         let folder = self.files.directory();
@@ -64,7 +64,7 @@ impl Checkpoint {
     /// # Errors
     /// If the tokenizer is malformed.
     #[cfg(feature = "text")]
-    pub(crate) fn words(&self) -> Result<Option<GgufTokenizer>> {
+    pub(crate) fn own_tokenizer(&self) -> Result<Option<GgufTokenizer>> {
         match self.is_beside("tokenizer.json") {
             true => Ok(None),
             false => GgufTokenizer::read(&self.files),
@@ -80,18 +80,17 @@ impl Checkpoint {
         if self.is_beside("generation_config.json") {
             return Ok(None);
         }
-        let words = match GgufTokenizer::read(&self.files)? {
-            Some(words) => Some(words),
+        let gguf = match GgufTokenizer::read(&self.files)? {
+            Some(gguf) => Some(gguf),
             None => {
-                GgufTokenizer::without_list(&self.files).filter(|words| !words.stops().is_empty())
+                GgufTokenizer::without_list(&self.files).filter(|gguf| !gguf.stops().is_empty())
             }
         };
-        let given =
-            |words: GgufTokenizer| ConfigJson::given(&words.path, words.generation_config());
-        Ok(words.map(given))
+        let given = |gguf: GgufTokenizer| ConfigJson::given(&gguf.path, gguf.generation_config());
+        Ok(gguf.map(given))
     }
 
     fn is_beside(&self, name: &str) -> bool {
-        self.beside == Beside::First && self.files.directory().join(name).exists()
+        self.beside == FilesBeside::First && self.files.directory().join(name).exists()
     }
 }

@@ -31,6 +31,7 @@ use crate::layers::{
     FeedForward, ParameterBackend, ParameterSource, Stack, Stored, TransformerBlock, Weight,
 };
 use crate::memory::{check_all, check_next, loading};
+use crate::ops::RankOf;
 
 /// Loads layers from a checkpoint in the form that was given to [`Checkpoint::load`].
 ///
@@ -61,8 +62,8 @@ pub struct Loader<'c> {
     stored: OnceLock<Arc<StoredMatrices>>,
     /// The variables created so far, when training.
     parameters: Option<Arc<Mutex<Parameters>>>,
-    /// The rank and the number of ranks, if only a rank's part is loaded.
-    rank: Option<(usize, usize)>,
+    /// The rank, if only a rank's part is loaded.
+    rank: Option<RankOf>,
 }
 
 impl fmt::Debug for Loader<'_> {
@@ -240,7 +241,7 @@ impl<'c> Loader<'c> {
             ..
         } = self.checkpoint;
         let sources = match held {
-            LoadScope::Blocks => plan.of_blocks(),
+            LoadScope::Blocks => plan.in_blocks(),
             LoadScope::Model | LoadScope::TwoStacks => &plan.sources,
         };
         // The plan may include a second stack.
@@ -269,15 +270,15 @@ impl<'c> Loader<'c> {
             files,
             number: self.dtype.size_in_bytes(),
             packing: self.packing,
-            shares_words: output.is_some_and(|output| output.weight == OutputWeight::Words),
+            shares_embeddings: output.is_some_and(|output| output.weight == OutputWeight::Words),
             n_blocks: config.blocks.len(),
         };
         check_all(files.path(), least.needed())
     }
 
-    /// From now on, loads one rank's part for layers that are divided among `size` ranks.
-    pub(super) fn divide(&mut self, rank: usize, size: usize) {
-        self.rank = Some((rank, size));
+    /// From now on, loads one rank's part of layers that are divided among the ranks.
+    pub(super) fn divide(&mut self, rank: RankOf) {
+        self.rank = Some(rank);
     }
 
     pub(super) fn dtype(&self) -> DType {
@@ -409,7 +410,7 @@ struct CheckpointBackend<'c> {
     stored: Option<Arc<StoredMatrices>>,
     frozen: Vec<String>,
     parameters: Option<Arc<Mutex<Parameters>>>,
-    rank: Option<(usize, usize)>,
+    rank: Option<RankOf>,
     /// Tied tensors, once they are read.
     shared: Mutex<HashMap<String, Tensor>>,
 }

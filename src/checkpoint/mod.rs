@@ -42,7 +42,7 @@ use crate::error::{Error, Result, setters};
 
 pub(crate) use adapters::{AssumedOrientation, ExpertMatrix, ExpertPart, PeftBase};
 pub use architecture::Architecture;
-pub use beside::Beside;
+pub use beside::FilesBeside;
 #[cfg(feature = "text")]
 pub(crate) use gguf::{GgufTokenizer, SpecialToken, TokenType};
 pub(crate) use loader::LoadScope;
@@ -55,8 +55,16 @@ pub use plain::PlainFile;
 pub(crate) use plan::names_on_disk;
 pub use report::{AppliedAdapter, Conversion, LoadReport, UsedTensor};
 pub use save::as_tensor::AsTensor;
-pub use save::{Existing, GgufType, Quantization, QuantizedTensor, SaveOptions};
+pub use save::{ExistingFiles, GgufType, Quantization, QuantizedTensor, SaveOptions};
 pub use two_stacks::SecondStack;
+
+#[deprecated(note = "renamed to `FilesBeside`")]
+#[doc(hidden)]
+pub type Beside = FilesBeside;
+
+#[deprecated(note = "renamed to `ExistingFiles`")]
+#[doc(hidden)]
+pub type Existing = ExistingFiles;
 
 /// Controls tensors that no rule of the family covers.
 /// Pass it to [`CheckpointOptions::strictness`](crate::CheckpointOptions::strictness).
@@ -97,14 +105,14 @@ pub struct CheckpointOptions {
     config: Option<PathBuf>,
     strictness: Strictness,
     keeps_quantized: bool,
-    beside: Beside,
+    beside: FilesBeside,
     adapters: Vec<PathBuf>,
 }
 
 impl CheckpointOptions {
     setters! {
         /// Sets whether files beside a GGUF file take precedence over the file's own settings.
-        beside(beside: Beside) => beside = beside;
+        beside(beside: FilesBeside) => beside = beside;
         /// Selects one stack of a checkpoint that contains several.
         part(part: StackPart) => part = Some(part);
         /// Uses the given family instead of the one for `model_type`.
@@ -177,10 +185,10 @@ impl CheckpointOptions {
         };
         let other = second.open_stack(path)?;
         // Some classes save only one stack, with the name for both.
-        if other.plan.of_blocks().is_empty() {
+        if other.plan.in_blocks().is_empty() {
             return Ok(checkpoint);
         }
-        if checkpoint.plan.of_blocks().is_empty() {
+        if checkpoint.plan.in_blocks().is_empty() {
             return Ok(other);
         }
         checkpoint.joined(other, part, kind)
@@ -206,7 +214,7 @@ impl CheckpointOptions {
         let adapters = self.adapters_beside(&files)?;
         let (family, config) = self.blocks(&config_path, json.as_ref())?;
         let config = loader::stored_frequencies::with_stored(&family, config, &files)?;
-        let of_task = adapters::apply_task(task.as_ref(), &mut files)?;
+        let task_head = adapters::apply_task(task.as_ref(), &mut files)?;
         let (mut applied, mut brought) = (Vec::new(), Vec::new());
         let mut left_out = quantized::LeftOut::default();
         if let Some(json) = &mut json {
@@ -221,7 +229,7 @@ impl CheckpointOptions {
                 (applied, brought) = adapters::apply(adapters, &base, json, &mut files)?;
             }
         }
-        applied.extend(of_task);
+        applied.extend(task_head);
         let planned = |files: &TensorFiles| {
             let plan = Plan::new(&family, &config, json.as_ref(), files);
             plan.map_err(|error| located(error, &config_path))
@@ -253,7 +261,7 @@ impl CheckpointOptions {
         plan.disputed_keys = own.map_or(Vec::new(), |json| keys::disputed::of(&family, json));
         if let (Some(json), Some(_)) = (own, &plan.model) {
             plan.unread_keys = keys::harmless::unknown(json);
-            if plan::ends::lacks_head(&family, json)? {
+            if plan::outside_blocks::lacks_head(&family, json)? {
                 plan.unread_keys.push("architectures".to_string());
             }
         }
@@ -292,7 +300,7 @@ pub struct Checkpoint {
     strictness: Strictness,
     /// [`Weights::Dense`] means [`Weights::AsStored`].
     keeps_quantized: bool,
-    beside: Beside,
+    beside: FilesBeside,
     /// This is one of two stacks that make one model.
     is_joined: bool,
     /// The other stack.
@@ -374,7 +382,7 @@ impl Checkpoint {
             return Ok(None);
         };
         let is_missing = |task: &HeadTask| model.head.is_none() && self.family.has_head(*task);
-        Ok(plan::ends::task_of(&json)?.filter(is_missing))
+        Ok(plan::outside_blocks::task_of(&json)?.filter(is_missing))
     }
 
     /// Returns the `config.json`, if there is one.

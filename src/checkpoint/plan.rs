@@ -3,9 +3,9 @@
 //! The list of parameters is not written down a second time. A plan builds the layers once with a `VarBuilder` that records
 //! every request and returns zeros that take no memory.
 
-pub(crate) mod ends;
 pub(crate) mod harmless;
 pub(crate) mod least_memory;
+pub(crate) mod outside_blocks;
 pub(crate) mod source;
 pub(crate) mod stacked_experts;
 pub(crate) mod tied;
@@ -20,8 +20,8 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{SIMILAR, TensorFiles};
 use crate::checkpoint::gguf::with_keys;
-use crate::checkpoint::plan::ends::Ends;
 use crate::checkpoint::plan::harmless::{Harmless, is_bias_of_zeros};
+use crate::checkpoint::plan::outside_blocks::OutsideBlocks;
 use crate::checkpoint::plan::source::{Item, StoredParameter};
 use crate::checkpoint::plan::unread::Readers;
 use crate::checkpoint::scheme::{Family, ModelPlace, Orientation, Rule, Stacking, matches};
@@ -46,7 +46,7 @@ pub(crate) struct Plan {
     /// The blocks' parameters first, then embeddings, pooler and head.
     pub sources: Vec<StoredParameter>,
     /// The number of sources in the blocks.
-    pub(super) n_of_blocks: usize,
+    pub(super) n_in_blocks: usize,
     /// The whole model.
     pub model: Option<ModelConfig>,
     /// The reason why there is no whole model; the blocks can still be loaded.
@@ -102,9 +102,9 @@ impl Plan {
                 }
             }
         }
-        plan.n_of_blocks = plan.sources.len();
+        plan.n_in_blocks = plan.sources.len();
         if let Some(json) = json {
-            match Ends::new(family, json, config, files, prefix) {
+            match OutsideBlocks::new(family, json, config, files, prefix) {
                 Ok(ends) => {
                     plan.sources.extend(ends.sources);
                     plan.missing.extend(ends.missing);
@@ -132,19 +132,19 @@ impl Plan {
         harmless: &Harmless,
         files: &TensorFiles,
     ) -> Result<()> {
-        let (of_blocks, of_ends) = (names(self.of_blocks()), names(self.of_ends()));
+        let (in_blocks, outside_blocks) = (names(self.in_blocks()), names(self.outside_blocks()));
         let is_listed = |patterns: &[String], name: &str| {
             patterns.iter().any(|pattern| {
                 let local = name.strip_prefix(prefix).unwrap_or(name);
                 matches(pattern, local) || matches(pattern, name)
             })
         };
-        let is_used = |name: &str| of_blocks.contains(name) || of_ends.contains(name);
+        let is_used = |name: &str| in_blocks.contains(name) || outside_blocks.contains(name);
         let model = self.model.as_ref();
-        let readers = model.map(|m| Readers::new(family, prefix, m, [&of_blocks, &of_ends]));
+        let readers = model.map(|m| Readers::new(family, prefix, m, [&in_blocks, &outside_blocks]));
         let is_elsewhere = |name: &str| readers.as_ref().is_none_or(|r| r.is_elsewhere(name));
-        for name in files.names().filter(|name| !of_blocks.contains(*name)) {
-            let names = if of_ends.contains(name) {
+        for name in files.names().filter(|name| !in_blocks.contains(*name)) {
+            let names = if outside_blocks.contains(name) {
                 &mut self.outside
             } else if is_listed(&family.ignored, name) || harmless.has(name) {
                 &mut self.ignored
@@ -163,13 +163,13 @@ impl Plan {
     }
 
     /// Returns the sources of the blocks' parameters.
-    pub fn of_blocks(&self) -> &[StoredParameter] {
-        &self.sources[..self.n_of_blocks]
+    pub fn in_blocks(&self) -> &[StoredParameter] {
+        &self.sources[..self.n_in_blocks]
     }
 
     /// Returns the sources of the parameters outside the blocks.
-    pub fn of_ends(&self) -> &[StoredParameter] {
-        &self.sources[self.n_of_blocks..]
+    pub fn outside_blocks(&self) -> &[StoredParameter] {
+        &self.sources[self.n_in_blocks..]
     }
 }
 
@@ -264,7 +264,7 @@ pub(super) fn candidates(
     } = request;
     let local = match place {
         ModelPlace::Block(_) => role.splitn(3, '.').nth(2).unwrap_or(role),
-        ModelPlace::Stack | ModelPlace::Ends => role,
+        ModelPlace::Stack | ModelPlace::OutsideBlocks => role,
     };
     let (module, parameter) = local.rsplit_once('.').unwrap_or((local, "weight"));
     let (rules, number) = family.rules(module, place);
@@ -278,18 +278,18 @@ pub(super) fn candidates(
     let starts = match place {
         ModelPlace::Block(index) => vec![format!("{prefix}{}", family.block_prefix(index))],
         ModelPlace::Stack => vec![prefix.to_string()],
-        ModelPlace::Ends if prefix.is_empty() => vec![String::new()],
+        ModelPlace::OutsideBlocks if prefix.is_empty() => vec![String::new()],
         // A head is usually beside the base model, without that model's prefix.
-        ModelPlace::Ends => match role.split('.').next() {
+        ModelPlace::OutsideBlocks => match role.split('.').next() {
             Some("embeddings" | "pooler") => vec![prefix.to_string(), String::new()],
             _ => vec![String::new(), prefix.to_string()],
         },
     };
     let block = match place {
         ModelPlace::Block(index) => config.blocks.get(index),
-        ModelPlace::Stack | ModelPlace::Ends => None,
+        ModelPlace::Stack | ModelPlace::OutsideBlocks => None,
     };
-    let of_block = block.and_then(|block| {
+    let block_attention = block.and_then(|block| {
         match (
             &block.cross_attention,
             module.starts_with("cross_attention."),
@@ -298,7 +298,7 @@ pub(super) fn candidates(
             _ => block.attention().ok(),
         }
     });
-    let attention = of_block.or(request.attention);
+    let attention = block_attention.or(request.attention);
     let d_out = shape.first().copied().unwrap_or(0);
     let source = |rule: &Rule, start: &String, name: &String| {
         let name = match number {
@@ -307,7 +307,7 @@ pub(super) fn candidates(
         };
         let name = match place {
             ModelPlace::Block(index) => name.replace("{i}", &index.to_string()),
-            ModelPlace::Stack | ModelPlace::Ends => name,
+            ModelPlace::Stack | ModelPlace::OutsideBlocks => name,
         };
         let is_joined = rule.stacking == Stacking::Joined;
         let item = match rule.stacking {
@@ -388,21 +388,21 @@ pub(super) fn recorded(
     let backend: Box<dyn SimpleBackend> = Box::new(&recorder);
     let vb = VarBuilder::from_backend(backend, DType::F32, Device::Cpu);
     let built = build(vb);
-    let asked = recorder.asked.into_inner();
-    let asked = asked.unwrap_or_else(PoisonError::into_inner);
-    if asked.len() == MAX_PARAMETERS {
+    let requested = recorder.requested.into_inner();
+    let requested = requested.unwrap_or_else(PoisonError::into_inner);
+    if requested.len() == MAX_PARAMETERS {
         return Err(Error::InvalidConfig(format!(
             "the blocks have {MAX_PARAMETERS} parameters or more; check the numbers of blocks, heads and experts"
         )));
     }
     built?;
-    Ok(asked)
+    Ok(requested)
 }
 
 /// Records the role and shape of every request.
 #[derive(Default)]
 struct Recorder {
-    asked: Mutex<Vec<(String, Vec<usize>)>>,
+    requested: Mutex<Vec<(String, Vec<usize>)>>,
 }
 
 impl SimpleBackend for &Recorder {
@@ -414,11 +414,14 @@ impl SimpleBackend for &Recorder {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if asked.len() == MAX_PARAMETERS {
+        let mut requested = self
+            .requested
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if requested.len() == MAX_PARAMETERS {
             candle_core::bail!("{name}: too many parameters");
         }
-        asked.push((name.to_string(), shape.dims().to_vec()));
+        requested.push((name.to_string(), shape.dims().to_vec()));
         Tensor::zeros((), dtype, device)?.broadcast_as(shape)
     }
 

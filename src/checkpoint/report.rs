@@ -95,8 +95,8 @@ pub struct LoadReport {
 impl LoadReport {
     pub(crate) fn new(plan: &Plan, files: &TensorFiles, adapters: &[AppliedAdapter]) -> Self {
         Self {
-            used: used(plan.of_blocks()),
-            ends: used(plan.of_ends()),
+            used: used(plan.in_blocks()),
+            ends: used(plan.outside_blocks()),
             ignored: plan.ignored.clone(),
             outside: plan.outside.clone(),
             unused: plan.unused.clone(),
@@ -128,7 +128,7 @@ fn used(sources: &[StoredParameter]) -> Vec<UsedTensor> {
         places.insert(&source.name, used.len());
         let is_split = source.features.is_some() || source.item.is_some();
         let conversions = [
-            source.lies_transposed().then_some(Conversion::Transposed),
+            source.is_transposed().then_some(Conversion::Transposed),
             is_split.then_some(Conversion::Split),
             source.is_quantized.then_some(Conversion::Dequantized),
         ];

@@ -38,7 +38,7 @@ pub(super) const CONFIG: &str = "config.json";
 
 /// Controls saving to a directory that is not empty. Pass it to [`SaveOptions::existing`](crate::SaveOptions::existing).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Existing {
+pub enum ExistingFiles {
     /// Returns an error and leaves it as it is.
     #[default]
     Refuse,
@@ -54,7 +54,7 @@ pub enum Existing {
 #[must_use]
 pub struct SaveOptions {
     max_shard_bytes: u64,
-    pub(super) existing: Existing,
+    pub(super) existing: ExistingFiles,
 }
 
 impl Default for SaveOptions {
@@ -62,7 +62,7 @@ impl Default for SaveOptions {
     fn default() -> Self {
         Self {
             max_shard_bytes: 5_000_000_000,
-            existing: Existing::Refuse,
+            existing: ExistingFiles::Refuse,
         }
     }
 }
@@ -72,7 +72,7 @@ impl SaveOptions {
         /// Sets the maximum size of a shard in bytes. A single tensor is never split.
         max_shard_bytes(bytes: u64) => max_shard_bytes = bytes;
         /// Sets what happens to a directory that is not empty.
-        existing(existing: Existing) => existing = existing;
+        existing(existing: ExistingFiles) => existing = existing;
     }
 
     /// Writes a copy of `checkpoint` to `directory` in which the given parameters replace those in its files. Parameters are

@@ -9,9 +9,9 @@
 #![doc = include_str!("scheme/roles.md")]
 #![doc = include_str!("scheme/end_roles.md")]
 
+pub(crate) mod builtin;
 mod difference;
 pub(crate) mod family_file;
-pub(crate) mod known;
 pub(crate) mod lacking;
 pub(crate) mod new_names;
 mod part;
@@ -398,7 +398,7 @@ impl Family {
         let module = role.rsplit_once('.').map_or(role, |(module, _)| module);
         match ModelPlace::of(role) {
             ModelPlace::Stack if self.rules(module, ModelPlace::Stack).0.is_empty() => {
-                ModelPlace::Ends
+                ModelPlace::OutsideBlocks
             }
             place => place,
         }
@@ -409,7 +409,7 @@ impl Family {
         let rules = match place {
             ModelPlace::Block(_) => &self.block_rules,
             ModelPlace::Stack => &self.stack_rules,
-            ModelPlace::Ends => &self.end_rules,
+            ModelPlace::OutsideBlocks => &self.end_rules,
         };
         let number = role.split('.').find_map(|segment| segment.parse().ok());
         let pattern = |segment| match number {
@@ -433,7 +433,7 @@ pub(super) enum ModelPlace {
     /// In the stack, outside its blocks.
     Stack,
     /// In the embeddings, pooler or head.
-    Ends,
+    OutsideBlocks,
 }
 
 impl ModelPlace {

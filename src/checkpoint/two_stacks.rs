@@ -7,9 +7,9 @@ use candle_nn::VarBuilder;
 
 use crate::checkpoint::gguf;
 use crate::checkpoint::keys::harmless::of_both;
-use crate::checkpoint::plan::ends::StoredEnds;
+use crate::checkpoint::plan::outside_blocks::StoredOutsideBlocks;
 use crate::checkpoint::plan::{Plan, names, recorded};
-use crate::checkpoint::scheme::known::{first_of_two, known};
+use crate::checkpoint::scheme::builtin::{first_of_two, known};
 use crate::checkpoint::scheme::{Family, StackPart};
 use crate::checkpoint::{Architecture, Checkpoint, CheckpointOptions};
 use crate::config::{ModelConfig, TwoStackKind};
@@ -164,7 +164,7 @@ impl Checkpoint {
         }
         self.plan.add(other.plan, part);
         if let TwoStackKind::TwoTowers { bias } = kind {
-            let places = StoredEnds {
+            let places = StoredOutsideBlocks {
                 family: &self.family,
                 stack: &self.config,
                 files: &self.files,
@@ -194,30 +194,30 @@ impl Plan {
         let Self {
             mut sources,
             mut missing,
-            n_of_blocks,
+            n_in_blocks,
             tied,
             ..
         } = other;
-        let of_part = |role: &str| role_of(part, role);
+        let in_part = |role: &str| role_of(part, role);
         let roles = sources.iter_mut().map(|source| &mut source.role);
         for role in roles.chain(missing.iter_mut().map(|missing| &mut missing.role)) {
-            *role = of_part(role);
+            *role = in_part(role);
         }
         let renamed = tied
             .into_iter()
-            .map(|(role, first)| (of_part(&role), of_part(&first)));
+            .map(|(role, first)| (in_part(&role), in_part(&first)));
         self.tied.extend(renamed);
-        let of_ends = sources.split_off(n_of_blocks);
+        let outside_blocks = sources.split_off(n_in_blocks);
         self.sources
-            .splice(self.n_of_blocks..self.n_of_blocks, sources);
-        self.n_of_blocks += n_of_blocks;
-        self.sources.extend(of_ends);
+            .splice(self.n_in_blocks..self.n_in_blocks, sources);
+        self.n_in_blocks += n_in_blocks;
+        self.sources.extend(outside_blocks);
         self.missing.extend(missing);
         self.unite_tied();
 
         // To each stack, the other's tensors are outside.
-        let (of_blocks, of_ends) = (names(self.of_blocks()), names(self.of_ends()));
-        let is_used = |name: &String| of_blocks.contains(name) || of_ends.contains(name);
+        let (in_blocks, outside_blocks) = (names(self.in_blocks()), names(self.outside_blocks()));
+        let is_used = |name: &String| in_blocks.contains(name) || outside_blocks.contains(name);
         let unknown: BTreeSet<String> = self.unused.drain(..).chain(other.unused).collect();
         self.unused = unknown.into_iter().filter(|name| !is_used(name)).collect();
         let unread: BTreeSet<String> = self.unread.drain(..).chain(other.unread).collect();
@@ -230,7 +230,7 @@ impl Plan {
         self.ignored.dedup();
         let is_outside = |name: &String| {
             let others = [&self.ignored, &self.unused, &self.unread];
-            !of_blocks.contains(name) && !others.iter().any(|names| names.contains(name))
+            !in_blocks.contains(name) && !others.iter().any(|names| names.contains(name))
         };
         self.outside = outside.into_iter().filter(is_outside).collect();
     }

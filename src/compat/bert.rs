@@ -161,7 +161,9 @@ impl BertModel {
         let stack = backend.stack.clone();
         let roles = VarBuilder::from_backend(Box::new(backend), dtype, device.clone());
         let embeddings = TokenEmbeddings::new(&config.embeddings(), roles.pp("embeddings"))?;
-        let is_trained = embeddings.words().is_some_and(|words| words.is_variable());
+        let is_trained = embeddings
+            .word_embeddings()
+            .is_some_and(|table| table.is_variable());
         let is_packed = device.is_cpu() && dtype == DType::F32 && !is_trained;
         Ok(Self {
             embeddings,

@@ -104,7 +104,7 @@ const OF_CONFIG: &[&str] = &[
 
 impl GenerationOptions {
     /// Reads the settings from the checkpoint's `generation_config.json`, or without it from its `config.json`. A GGUF file
-    /// has its own settings ([`Beside`](crate::checkpoint::Beside)).
+    /// has its own settings ([`FilesBeside`](crate::checkpoint::FilesBeside)).
     ///
     /// # Errors
     /// If the file cannot be read, a value has the wrong type, or the file requests an unsupported kind of generation.
@@ -133,8 +133,8 @@ fn options_of_files(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
             if let Some(config) = config.as_ref().filter(|_| speaks) {
                 begin_speech(&mut options, &json, config)?;
             }
-            let of_speech = if speaks { speech::UNCHANGING } else { &[] };
-            note_unread(&mut options, &json, &path, of_speech);
+            let speech_keys = if speaks { speech::UNCHANGING } else { &[] };
+            note_unread(&mut options, &json, &path, speech_keys);
             options
         }
         (None, Some(config)) => {

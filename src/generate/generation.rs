@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use candle_core::{Device, Result as CandleResult, Tensor, bail};
 
 use super::beams::{Beam, Beams, check_scores};
-use super::feed::Feed;
+use super::decoder_input::DecoderInput;
 use super::lengths::Lengths;
 use super::processors::{LogitsProcessor, SequenceRow, log_softmax};
 use super::{Choose, Decoder, GenerationOptions, Sequence, StopStrings};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// computed.
 #[derive(Debug)]
 pub struct Generation<D, C> {
-    feed: Feed<D>,
+    input: DecoderInput<D>,
     choose: C,
     options: GenerationOptions,
     lengths: Lengths,
@@ -114,8 +114,8 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
              checkpoint's tokenizer.json beside it, or remove it";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
-        let mut feed = Feed::new(decoder);
-        check_prompts(prompts, feed.max_positions())?;
+        let mut input = DecoderInput::new(decoder);
+        check_prompts(prompts, input.max_positions())?;
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let lengths = Lengths::new(&options, longest)?;
         let processors = LogitsProcessor::list(&options, &lengths)?;
@@ -124,7 +124,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             .iter()
             .map(|prompt| Padded::new(prompt, longest, pad));
         let padded: Vec<Padded> = padded.collect();
-        let encoder = match feed.decoder().encoder_tokens()? {
+        let encoder = match input.decoder().encoder_tokens()? {
             None => padded.iter().map(|prompt| prompt.tokens.clone()).collect(),
             Some(read) if read.is_empty() && options.needs_encoder_tokens() => {
                 let reason = "encoder_repetition_penalty and encoder_no_repeat_ngram_size need the \
@@ -145,13 +145,13 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
                 )));
             }
             _ => {
-                feed.decoder().copy_sequences()?;
-                let of_prompt = |(prompt, padded): (usize, &Padded)| OfPrompt {
+                input.decoder().copy_sequences()?;
+                let prompt_beams = |(prompt, padded): (usize, &Padded)| OfPrompt {
                     prompt,
                     beams: Beams::new(beams, &padded.tokens, lengths.max),
                     parents: Vec::new(),
                 };
-                Search::Beams(padded.iter().enumerate().map(of_prompt).collect())
+                Search::Beams(padded.iter().enumerate().map(prompt_beams).collect())
             }
         };
         let begun = |(prompt, padded): (usize, &Padded)| {
@@ -170,7 +170,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             Error::InvalidConfig(format!("max_time: {error}; expected seconds"))
         })?;
         let mut made = Self {
-            feed,
+            input,
             choose,
             lengths,
             processors,
@@ -245,7 +245,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
 
     /// Returns the decoder, whose cache holds the tokens so far.
     pub fn into_decoder(self) -> D {
-        self.feed.into_decoder()
+        self.input.into_decoder()
     }
 
     /// Returns the new tokens of each sequence.
@@ -315,7 +315,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         let sequences: Vec<(usize, &[u32], usize)> = sequences.collect();
         let read = sequences.iter().map(|&(_, tokens, n)| &tokens[n..]);
         let read: Vec<&[u32]> = read.collect();
-        let logits = self.feed.logits(&read, &parents)?;
+        let logits = self.input.logits(&read, &parents)?;
         let rows = sequences
             .iter()
             .map(|&(index, tokens, n_padding)| SequenceRow {
@@ -367,7 +367,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             running.append(all);
         }
         let n = self.options.beams.beams;
-        let is_first = self.feed.batch() == 0;
+        let is_first = self.input.batch() == 0;
         // At first, a prompt is read once for all its beams.
         let n_read = if is_first { 1 } else { n };
         let read = running.iter().flat_map(|of| {
@@ -377,7 +377,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         });
         let read: Vec<&[u32]> = read.collect();
         let parents: Vec<usize> = running.iter().flat_map(|of| of.parents.clone()).collect();
-        let (logits, n_tokens) = numbers(self.feed.logits(&read, &parents)?)?;
+        let (logits, n_tokens) = numbers(self.input.logits(&read, &parents)?)?;
         check_tokens(&self.processors, n_tokens)?;
         let ending = self.ending();
         let logits_of_prompt = logits.chunks_exact((n_read * n_tokens).max(1));
@@ -431,7 +431,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             stop_tokens: &self.options.stop_tokens,
             stop_strings: self.stop_strings.as_ref(),
             max_length: self.lengths.max,
-            max_positions: self.feed.max_positions(),
+            max_positions: self.input.max_positions(),
             is_late: self.deadline.is_some_and(|end| Instant::now() > end),
         }
     }

@@ -30,7 +30,7 @@ mod beams;
 mod choose;
 mod config_file;
 mod decoder;
-mod feed;
+mod decoder_input;
 mod generation;
 mod generator;
 mod lengths;

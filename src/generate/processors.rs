@@ -232,11 +232,11 @@ fn once_each(biases: Vec<(Vec<u32>, f32)>) -> Vec<(Vec<u32>, f32)> {
 
 /// Adds the sum of a token's biases to its logit.
 fn add_biases(biases: &[(Vec<u32>, f32)], tokens: &[u32], logits: &mut [f32]) {
-    let of_last = |(sequence, bias): &(Vec<u32>, f32)| {
+    let last_bias = |(sequence, bias): &(Vec<u32>, f32)| {
         let (&last, before) = sequence.split_last()?;
         tokens.ends_with(before).then_some((last, *bias))
     };
-    let mut added: Vec<(u32, f32)> = biases.iter().filter_map(of_last).collect();
+    let mut added: Vec<(u32, f32)> = biases.iter().filter_map(last_bias).collect();
     added.sort_by_key(|&(token, _)| token);
     for of_token in added.chunk_by(|a, b| a.0 == b.0) {
         if let Some(logit) = logits.get_mut(of_token[0].0 as usize) {
@@ -271,9 +271,9 @@ fn valid(logit: f32) -> f32 {
 pub(super) fn log_softmax(logits: &mut [f32]) {
     let largest = super::sampling::largest(logits);
     let sum: f64 = logits.iter().map(|&x| f64::from((x - largest).exp())).sum();
-    let of_all = sum.ln() as f32;
+    let log_sum = sum.ln() as f32;
     for logit in logits {
-        *logit = *logit - largest - of_all;
+        *logit = *logit - largest - log_sum;
     }
 }
 

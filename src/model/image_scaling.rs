@@ -53,12 +53,12 @@ impl ImageScaling {
             true => json.number(&["rescale_factor"], 1.0 / 255.0)?,
             false => 1.0,
         };
-        let of_channels = |key| match json.numbers(&[key])? {
+        let per_channel = |key| match json.numbers(&[key])? {
             Some(numbers) => Ok(numbers.into_iter().map(|x| x as f32).collect::<Vec<_>>()),
             None => Err(json.error(&[key], "missing, expected a value for each channel")),
         };
         let normalization = match json.flag(&["do_normalize"], true)? {
-            true => Some((of_channels("image_mean")?, of_channels("image_std")?)),
+            true => Some((per_channel("image_mean")?, per_channel("image_std")?)),
             false => None,
         };
         if let Some((mean, deviation)) = &normalization {

@@ -65,8 +65,8 @@ impl Model {
             *linear = linear.packed(&packing)?;
         }
         if let Embeddings::Tokens(embeddings) = &mut ends.embeddings {
-            let shared = ends.head.as_ref().and_then(Readout::shared_words);
-            let words = match (shared, embeddings.word_weight()) {
+            let shared = ends.head.as_ref().and_then(Readout::shared_embeddings);
+            let tied = match (shared, embeddings.word_weight()) {
                 // The packed table is shared, and made before the blocks are read: it is a large part of a small
                 // model.
                 (Some(shared), _) => Some(shared.kept_weight().clone()),
@@ -76,8 +76,8 @@ impl Model {
                 }
                 _ => None,
             };
-            if let Some(words) = words {
-                embeddings.set_word_weight(words);
+            if let Some(tied) = tied {
+                embeddings.set_word_weight(tied);
             }
         }
         let stack = Stack::packed(&config.stack, vb, precision)?;
@@ -120,13 +120,13 @@ impl Seq2Seq {
             return Err(not_of("an encoder and a decoder").into());
         };
         let vb = sharing(vb, &encoder.shared);
-        let (part, words) = (encoder.part.to_string(), "embeddings.word.weight");
-        let shared = encoder.shared.get(&format!("{part}.{words}"));
+        let (part, embeddings) = (encoder.part.to_string(), "embeddings.word.weight");
+        let shared = encoder.shared.get(&format!("{part}.{embeddings}"));
         let mut encoder = built(&encoder.config, vb.pp(part), packing)?;
         let decoder = built(decoder, vb, packing)?;
         if let (Embeddings::Tokens(of_encoder), Embeddings::Tokens(of_decoder)) =
             (&mut encoder.embeddings, &decoder.embeddings)
-            && shared.is_some_and(|first| first == words)
+            && shared.is_some_and(|first| first == embeddings)
         {
             of_encoder.set_word_weight(of_decoder.word_weight().clone());
         }

@@ -71,7 +71,7 @@ impl Encoder {
         reading: TextReading,
     ) -> Result<Self> {
         let mut tokenizer = Tokenizer::of(checkpoint)?;
-        let words = words(&model)?;
+        let embeddings = token_embeddings(&model)?;
         if model.attends_to_encoder() {
             return Err(Error::InvalidConfig(
                 "the model attends to an encoder's output, which a text does not provide; run it \
@@ -79,7 +79,7 @@ impl Encoder {
                     .into(),
             ));
         }
-        tokenizer.check_vocabulary(words.n_tokens)?;
+        tokenizer.check_vocabulary(embeddings.n_tokens)?;
         let json = checkpoint.config_json()?;
         let trained = || -> Result<Option<usize>> {
             let positions = match &json {
@@ -93,7 +93,7 @@ impl Encoder {
             LengthLimit::Tokens(length) | LengthLimit::Asked(length) => Some(length),
             LengthLimit::Positions => None,
         };
-        let positions = words.positions.map(|table| table.n_positions());
+        let positions = embeddings.positions.map(|table| table.n_positions());
         let max_length = least([length, positions]);
         let expansion = reading.expansion.as_ref();
         let side = reading.padding_side;
@@ -157,7 +157,7 @@ impl Encoder {
         Ok(Self {
             adapters: checkpoint.report().adapters,
             limit_note,
-            has_types: takes_types && words.n_types.is_some(),
+            has_types: takes_types && embeddings.n_types.is_some(),
             expansion,
             model,
             whole,
@@ -186,7 +186,7 @@ impl Encoder {
     /// # Errors
     /// If it does not read tokens.
     pub fn n_tokens(&self) -> Result<usize> {
-        Ok(words(&self.model)?.n_tokens)
+        Ok(token_embeddings(&self.model)?.n_tokens)
     }
 
     /// Returns the number of a token's features of this kind.
@@ -196,13 +196,13 @@ impl Encoder {
     pub fn width_of(&self, features: TokenFeatures) -> Result<usize> {
         let config = self.model.config();
         let head = config.head.as_ref();
-        let words = head.filter(|head| head.task == HeadTask::MaskedLm);
+        let vocabulary = head.filter(|head| head.task == HeadTask::MaskedLm);
         match features {
             TokenFeatures::Hidden => Ok(config.output_width()),
-            TokenFeatures::Logits => words
+            TokenFeatures::Logits => vocabulary
                 .and_then(|head| head.readout.output.as_ref())
                 .map(|output| output.n_out)
-                .ok_or_else(no_words),
+                .ok_or_else(no_masked_lm),
         }
     }
 
@@ -227,14 +227,14 @@ impl Encoder {
         let mut encoded = match &self.messages {
             Some(messages) => messages.encode(&self.tokenizer, texts, prompt, self.max_length)?,
             None => {
-                let behind = texts.iter().map(|text| text.behind(prompt));
-                self.tokenizer.encode_all(behind)?
+                let inputs = texts.iter().map(|text| text.after_prompt(prompt));
+                self.tokenizer.encode_all(inputs)?
             }
         };
         for text in &mut encoded {
             self.expansion.iter().for_each(|added| added.lengthen(text));
         }
-        let words = words(&self.model)?;
+        let embeddings = token_embeddings(&self.model)?;
         let beyond = |ids: &[u32], n: usize| ids.iter().copied().find(|&id| id as usize >= n);
         for (index, text) in encoded.iter().enumerate() {
             let fail = |reason| Err(Error::Text { index, reason });
@@ -242,15 +242,15 @@ impl Encoder {
                 let reason = "the tokenizer returns no token for it; leave it out, or give a text";
                 return fail(reason.to_string());
             }
-            if let Some(id) = beyond(&text.ids, words.n_tokens) {
+            if let Some(id) = beyond(&text.ids, embeddings.n_tokens) {
                 return fail(format!(
                     "contains token {id} ({:?} of {}), but the model has {} token embeddings",
                     self.tokenizer.inner().id_to_token(id).unwrap_or_default(),
                     self.tokenizer.path().display(),
-                    words.n_tokens
+                    embeddings.n_tokens
                 ));
             }
-            if let (true, Some(n_types)) = (self.has_types, words.n_types)
+            if let (true, Some(n_types)) = (self.has_types, embeddings.n_types)
                 && let Some(id) = beyond(&text.types, n_types)
             {
                 return fail(format!(
@@ -343,7 +343,7 @@ impl Encoder {
 }
 
 /// Returns the token embeddings' configuration.
-fn words(model: &Model) -> Result<&TokenEmbeddingsConfig> {
+fn token_embeddings(model: &Model) -> Result<&TokenEmbeddingsConfig> {
     match &model.config().embeddings {
         EmbeddingsConfig::Tokens(config) => Ok(config),
         _ => Err(Error::InvalidConfig(
@@ -353,7 +353,7 @@ fn words(model: &Model) -> Result<&TokenEmbeddingsConfig> {
 }
 
 /// Returns the error for a checkpoint without the logits of a masked language model.
-pub(super) fn no_words() -> Error {
+pub(super) fn no_masked_lm() -> Error {
     Error::InvalidConfig(
         "modules.json reads the logits of a masked language model (fill-mask), but the checkpoint has none; use one whose \
          `architectures` in config.json names a class that ends with ForMaskedLM, with that class's weights"

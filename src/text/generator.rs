@@ -203,7 +203,7 @@ impl TextGenerator {
                 std::slice::from_ref(&prompt.ids),
                 choose,
             )?,
-            pieces: TextPieces::behind(&self.tokenizer, &prompt.ids)?,
+            pieces: TextPieces::after(&self.tokenizer, &prompt.ids)?,
             n_read: 0,
             is_done: false,
         })

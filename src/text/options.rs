@@ -119,9 +119,9 @@ impl TextOptions {
         let checkpoint = options.open(folder.model(path, &files.model))?;
         files.notes.extend(self.notes(&checkpoint));
         if let ResultBody::EachToken(each) = files.body {
-            let of_roles = self.each_token(each, files.reading, &checkpoint)?;
+            let role_prompts = self.each_token(each, files.reading, &checkpoint)?;
             return Ok(TextEmbedder::each_token(
-                of_roles,
+                role_prompts,
                 files.similarity,
                 files.prompts,
                 files.notes,

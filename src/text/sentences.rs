@@ -7,7 +7,7 @@ pub(crate) mod stages;
 use candle_core::{DType, Device, Tensor};
 
 use super::encoder::reading::TextInput;
-use super::encoder::{Encoder, host, no_words};
+use super::encoder::{Encoder, host, no_masked_lm};
 use super::sentence_files::{PoolingBody, TokenFeatures};
 use super::{Pooling, TokenizedText};
 use crate::error::{Error, Result};
@@ -110,8 +110,8 @@ impl Sentences {
         pooling.is_some_and(|pooling| {
             let is_lexical = pooling.poolings == [Pooling::Lexical];
             let steps = self.steps.iter().map(|step| &step.stage);
-            let of_tokens = pooling.of_tokens.iter().filter(|_| !is_lexical);
-            let mut maps = of_tokens.chain(steps);
+            let token_pooling = pooling.of_tokens.iter().filter(|_| !is_lexical);
+            let mut maps = token_pooling.chain(steps);
             (is_lexical || pooling.reads == TokenFeatures::Logits && pooling.poolings.len() == 1)
                 && maps.all(VectorMap::keeps_features)
         })
@@ -274,7 +274,7 @@ fn width_of_tokens(encoder: &Encoder, pooling: &PoolingBody) -> Result<usize> {
 fn of_tokens(pooling: &PoolingBody, output: &ModelOutput) -> Result<Vec<f32>> {
     let features = match pooling.reads {
         TokenFeatures::Hidden => &output.last_hidden_state,
-        TokenFeatures::Logits => output.logits.as_ref().ok_or_else(no_words)?,
+        TokenFeatures::Logits => output.logits.as_ref().ok_or_else(no_masked_lm)?,
     };
     if pooling.of_tokens.is_empty() {
         return host(features);

@@ -121,9 +121,9 @@ impl Tokenizer {
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
         if is_gguf(directory)
-            && let Some(words) = GgufTokenizer::read(&TensorFiles::open(directory)?)?
+            && let Some(gguf) = GgufTokenizer::read(&TensorFiles::open(directory)?)?
         {
-            return Self::of_words(words);
+            return Self::from_gguf(gguf);
         }
         let path = directory.join("tokenizer.json");
         let config = ConfigJson::open_named(&directory.join("tokenizer_config.json"))?;
@@ -235,15 +235,15 @@ impl Tokenizer {
     /// # Errors
     /// The errors of [`Self::open`].
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
-        match checkpoint.words()? {
-            Some(words) => Self::of_words(words),
+        match checkpoint.own_tokenizer()? {
+            Some(gguf) => Self::from_gguf(gguf),
             None => Self::open(checkpoint.files().directory()),
         }
     }
 
-    fn of_words(words: GgufTokenizer) -> Result<Self> {
-        let inner = super::gguf::tokenizer(&words)?;
-        let config = ConfigJson::given(&words.path, words.tokenizer_config());
+    fn from_gguf(gguf: GgufTokenizer) -> Result<Self> {
+        let inner = super::gguf::tokenizer(&gguf)?;
+        let config = ConfigJson::given(&gguf.path, gguf.tokenizer_config());
         let named = SPECIAL_TOKENS.iter().filter_map(|name| {
             let token = config.special_token(name).ok()??;
             Some((name.to_string(), token))
@@ -253,7 +253,7 @@ impl Tokenizer {
             decoding: Decoding::of(&inner, None, None)?,
             fill_token: None,
             unread_keys: Vec::new(),
-            note: super::gguf::note(&words),
+            note: super::gguf::note(&gguf),
             sides: Sides {
                 truncation: TruncationDirection::Right,
                 padding: PaddingDirection::Right,
@@ -262,7 +262,7 @@ impl Tokenizer {
             python: None,
             config: Some(config),
             folder: None,
-            path: words.path,
+            path: gguf.path,
             limit: None,
             whole: OnceLock::new(),
         })
@@ -335,19 +335,19 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the vocabulary is larger.
-    pub fn check_vocabulary(&self, n_words: usize) -> Result<()> {
+    pub fn check_vocabulary(&self, n_embeddings: usize) -> Result<()> {
         let n_tokens = match self.python {
             None => self.inner.get_vocab_size(false),
             // Its vocabulary has the added tokens too.
             Some(_) => {
                 let added = self.inner.get_added_tokens_decoder();
-                let words = self.inner.get_vocab(false).into_values();
-                words.filter(|id| !added.contains_key(id)).count()
+                let ids = self.inner.get_vocab(false).into_values();
+                ids.filter(|id| !added.contains_key(id)).count()
             }
         };
-        match n_tokens > n_words {
+        match n_tokens > n_embeddings {
             true => Err(self.fail(format!(
-                "has {n_tokens} tokens, but the model has {n_words} token embeddings: it belongs \
+                "has {n_tokens} tokens, but the model has {n_embeddings} token embeddings: it belongs \
                  to another model; use the one that was published with the weights"
             ))),
             false => Ok(()),

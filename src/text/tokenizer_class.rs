@@ -6,8 +6,8 @@
 //! <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/auto/tokenization_auto.py>
 
 pub(super) mod added_tokens;
+mod bos_eos;
 mod byte_pairs;
-mod ends;
 mod files;
 pub(super) mod git_lfs;
 mod parts;
@@ -394,8 +394,8 @@ fn chosen(
     let Some(class) = class.map(slow) else {
         return registered.unwrap_or(NONE).to_string();
     };
-    let of_mistral = registered == Some("MistralCommonBackend");
-    if class == "LlamaTokenizer" && !of_mistral && !is_mistaken && is_byte_level() {
+    let is_mistral = registered == Some("MistralCommonBackend");
+    if class == "LlamaTokenizer" && !is_mistral && !is_mistaken && is_byte_level() {
         return NONE.to_string();
     }
     match registered {

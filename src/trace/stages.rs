@@ -119,8 +119,8 @@ fn of_towers(towers: &TwoTowers, input: &ModelInput) -> Result<Stages> {
     }
     let (mut stages, text) = of_stack(towers.text(), input, "")?;
     let images = towers.vision_input(input);
-    let (mut of_vision, vision) = of_stack(towers.vision(), &images, "vision.")?;
-    stages.append(&mut of_vision);
+    let (mut vision_stages, vision) = of_stack(towers.vision(), &images, "vision.")?;
+    stages.append(&mut vision_stages);
     let output = towers.compared(text, vision)?;
     for (name, tensor) in [
         ("text_embeds", output.text_embeds),
@@ -138,13 +138,13 @@ fn of_stack(model: &Model, input: &ModelInput, start: &str) -> Result<(Stages, M
         let reason = "the model reads no positions; leave them out";
         return Err(Error::input("position_ids", reason));
     }
-    let mut of_blocks = Vec::new();
+    let mut block_stages = Vec::new();
     let output = model.observe(input, |i, block| {
-        note(&mut of_blocks, i, block);
+        note(&mut block_stages, i, block);
         Ok(())
     })?;
     let mut stages = vec![("embeddings".to_string(), output.embeddings.clone())];
-    stages.append(&mut of_blocks);
+    stages.append(&mut block_stages);
     let last = output.last_hidden_state.clone();
     stages.push(("last_hidden_state".to_string(), last));
     let pooled = output.pooler_output.clone();

@@ -303,13 +303,13 @@ fn sinusoids(role: &str, shape: &Shape) -> Result<Vec<f64>> {
         ),
     };
     let half = width / 2;
-    let turn = |position: usize, i: usize| {
+    let angle = |position: usize, i: usize| {
         let step = libm::log(MAX_TIMESCALE) / (half - 1) as f64;
         position as f64 * libm::exp(-step * i as f64)
     };
     let row = |position| {
-        let sines = (0..half).map(move |i| libm::sin(turn(position, i)));
-        sines.chain((0..half).map(move |i| libm::cos(turn(position, i))))
+        let sines = (0..half).map(move |i| libm::sin(angle(position, i)));
+        sines.chain((0..half).map(move |i| libm::cos(angle(position, i))))
     };
     Ok((0..n_positions).flat_map(row).collect())
 }
@@ -329,11 +329,11 @@ fn patch_sinusoids(role: &str, shape: &Shape) -> Result<Vec<f64>> {
     };
     let quarter = width / 4;
     let waves = move |at: usize| {
-        let turn = move |i: usize| {
+        let angle = move |i: usize| {
             at as f64 * libm::exp(-libm::log(MAX_TIMESCALE) * i as f64 / quarter as f64)
         };
-        let sines = (0..quarter).map(move |i| libm::sin(turn(i)));
-        sines.chain((0..quarter).map(move |i| libm::cos(turn(i))))
+        let sines = (0..quarter).map(move |i| libm::sin(angle(i)));
+        sines.chain((0..quarter).map(move |i| libm::cos(angle(i))))
     };
     let patch = |i: usize| waves(i % side).chain(waves(i / side));
     let patches = (0..side * side).flat_map(patch);

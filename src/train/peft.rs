@@ -222,7 +222,7 @@ fn fused(
     let mut rows = HashMap::new();
     for name in &used.roles {
         let d_out = checkpoint.shape_of(name).map_or(0, |shape| shape[0]);
-        let of_part = match weight_of(name).and_then(|role| adapters.get(role)) {
+        let part_weight = match weight_of(name).and_then(|role| adapters.get(role)) {
             None => Tensor::zeros((d_out, width), a.dtype(), a.device())?,
             Some([_, b]) => {
                 let rank = b.dim(1)?;
@@ -231,7 +231,7 @@ fn fused(
                 padded
             }
         };
-        rows.insert(name.clone(), of_part);
+        rows.insert(name.clone(), part_weight);
     }
     let (_, b) = checkpoint.to_disk(&rows)?.swap_remove(0);
     if b.rank() != 2 {

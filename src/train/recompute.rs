@@ -116,11 +116,12 @@ pub fn backward_recomputing(
         state.iter().for_each(Snapshot::restore);
         let leaf = Var::from_tensor(&input)?;
         drop(input);
-        let of_keys = shared.take(layer, &mut sums);
+        let key_gradients = shared.take(layer, &mut sums);
         let (y, keys) = shared.forward(stack, layer, &leaf)?;
         let mut total = (y * &cotangent)?.sum_all()?;
-        if let (Some(KeysAndValues { key, value, .. }), Some(of_keys)) = (keys, of_keys) {
-            for (of, cotangent) in [key, value].into_iter().zip(of_keys) {
+        if let (Some(KeysAndValues { key, value, .. }), Some(key_gradients)) = (keys, key_gradients)
+        {
+            for (of, cotangent) in [key, value].into_iter().zip(key_gradients) {
                 if let Some(cotangent) = cotangent {
                     total = (total + (of.tensor()? * cotangent)?.sum_all()?)?;
                 }
@@ -245,13 +246,13 @@ impl SharedContext {
         if let Some(bias) = &self.relative_bias {
             pass.put_relative_bias(bias.clone());
         }
-        let (of_stack, inputs) = (of(stack), self.inputs.as_ref());
-        let inputs = inputs.map(|inputs| pass.value(of_stack, inputs));
+        let (stack_parameters, inputs) = (of(stack), self.inputs.as_ref());
+        let inputs = inputs.map(|inputs| pass.value(stack_parameters, inputs));
         stack.enter(layer, &pass, inputs.transpose()?.as_ref())?;
         for (of, [key, value], keys) in &self.keys {
             let shared = KeysAndValues {
-                key: pass.value(of_stack, key)?,
-                value: pass.value(of_stack, value)?,
+                key: pass.value(stack_parameters, key)?,
+                value: pass.value(stack_parameters, value)?,
                 keys: *keys,
             };
             pass.put_shared(*of, shared);
@@ -297,8 +298,12 @@ impl GradientSums {
             return Err(Error::input("loss", reason));
         };
         let parameters = parameters.iter().map(|(_, variable)| variable);
-        let of_keys = shared.keys.iter().flat_map(|(_, leaves, _)| leaves);
-        let leaves = shared.leaves.iter().map(|(_, leaf)| leaf).chain(of_keys);
+        let key_gradients = shared.keys.iter().flat_map(|(_, leaves, _)| leaves);
+        let leaves = shared
+            .leaves
+            .iter()
+            .map(|(_, leaf)| leaf)
+            .chain(key_gradients);
         self.add(&store, parameters.chain(leaves).map(Var::as_tensor))?;
         // Without its graph, which would keep the block's activations.
         Ok(gradient.detach())

@@ -197,7 +197,7 @@ fn the_cache_gives_the_bytes_that_reading_everything_again_gives() {
 }
 
 #[test]
-fn the_committed_model_writes_words_of_its_text() {
+fn the_committed_model_continues_with_words_in_its_text() {
     if !is_present("tiny-gpt-text") {
         return;
     }

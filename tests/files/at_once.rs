@@ -47,7 +47,7 @@ fn writers_at_once_leave_the_files_of_one_of_them() {
             let last = last.unwrap_or_else(|| panic!("{name}: the files of neither; {said:?}"));
             assert_eq!(said, ["done"; 2], "{name}");
             let n_beside = fs::read_dir(folder.path()).unwrap().count();
-            assert_eq!(n_beside, 1, "{name}: something is left behind");
+            assert_eq!(n_beside, 1, "{name}: something is left over");
             lasted[last] += 1;
         }
     }

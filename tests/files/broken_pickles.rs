@@ -226,7 +226,7 @@ fn sizes_beyond_the_storage_are_refused_by_the_tensor_s_name() {
 }
 
 #[test]
-fn archives_that_lie_are_refused() {
+fn archives_with_false_sizes_are_refused() {
     let pickle = pickle(
         Dtype::F32,
         6,

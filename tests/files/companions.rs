@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use candle_blocks::candle_core::Tensor;
-use candle_blocks::checkpoint::{Existing, Quantization};
+use candle_blocks::checkpoint::{ExistingFiles, Quantization};
 use candle_blocks::{Checkpoint, SaveOptions, Weights};
 
 use crate::weights::weights;
@@ -88,7 +88,7 @@ fn files_that_a_model_needs_are_copied_and_its_card_is_not() {
 fn the_directory_that_a_checkpoint_came_from_is_replaced_with_all_that_it_has() {
     let from = folder();
     let checkpoint = Checkpoint::open(from.path()).unwrap();
-    let replace = SaveOptions::default().existing(Existing::Replace);
+    let replace = SaveOptions::default().existing(ExistingFiles::Replace);
     replace.save(&checkpoint, from.path(), UNCHANGED).unwrap();
     replace.save(&checkpoint, from.path(), UNCHANGED).unwrap();
     for name in OF_THE_MODEL {
@@ -117,7 +117,7 @@ fn another_checkpoints_directory_keeps_what_the_new_one_does_not_have() {
     );
     fs::remove_file(new.path().join("vocab.txt")).unwrap();
     let checkpoint = Checkpoint::open(new.path()).unwrap();
-    let replace = SaveOptions::default().existing(Existing::Replace);
+    let replace = SaveOptions::default().existing(ExistingFiles::Replace);
     replace.save(&checkpoint, old.path(), UNCHANGED).unwrap();
     for (name, expected) in [
         ("tokenizer.json", "new tokenizer.json"),
@@ -144,7 +144,7 @@ fn files_that_do_not_belong_to_a_checkpoint_are_never_replaced() {
         let _ = fs::remove_file(first);
         write(folder.path(), &[name], "mine");
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
-        let replace = SaveOptions::default().existing(Existing::Replace);
+        let replace = SaveOptions::default().existing(ExistingFiles::Replace);
         let error = replace
             .save(&checkpoint, folder.path(), UNCHANGED)
             .unwrap_err();

@@ -17,7 +17,7 @@ use std::{
 use candle_blocks::{
     Architecture, Checkpoint, SaveOptions, Weights,
     candle_core::{DType, Device, Tensor},
-    checkpoint::{Existing, GgufType, Quantization},
+    checkpoint::{ExistingFiles, GgufType, Quantization},
     train::{AdamW, AdamWConfig, Fresh, Lora, LoraConfig, ParameterGroup},
 };
 use tempfile::TempDir;
@@ -58,7 +58,7 @@ fn changed(checkpoint: &Checkpoint, writer: u64) -> Vec<(String, Tensor)> {
 fn operation(name: &str, target: &Path, writer: u64) -> Box<dyn FnOnce() -> Result<(), String>> {
     let checkpoint = Checkpoint::open(weights("tiny-gpt2")).unwrap();
     let target = target.to_path_buf();
-    let replacing = SaveOptions::default().existing(Existing::Replace);
+    let replacing = SaveOptions::default().existing(ExistingFiles::Replace);
     let words = |result: candle_blocks::Result<()>| result.map_err(|error| error.to_string());
     match name {
         "save in a new directory" | "save" => {
@@ -286,7 +286,7 @@ fn problem(
         Some("done") if found != *new => "not all is done",
         // Removing the old files may fail after everything else.
         Some("done") | None => return None,
-        Some(_) if !beside.is_empty() => "something is left behind",
+        Some(_) if !beside.is_empty() => "something is left over",
         Some(said) if !is_named(said) => "the file is not named",
         Some(_) => return None,
     };

@@ -61,7 +61,7 @@ const TEXT: u32 = 8;
 const ARRAY: u32 = 9;
 
 #[test]
-fn a_header_that_lies_is_refused_with_what_is_wrong() {
+fn a_false_header_is_refused_with_what_is_wrong() {
     let one = || Header::new(3, 1, 0);
     let key = |kind: u32| Header::new(3, 0, 1).text("a.key").u32(kind);
     let cases = [

@@ -181,7 +181,7 @@ fn a_pytorch_file_is_saved_as_safetensors() {
 
 /// Views that are not contiguous, or overlap other views of the same storage.
 #[test]
-fn views_of_one_storage_are_read_where_they_lie() {
+fn views_of_one_storage_are_read_in_place() {
     let numbers: Vec<f32> = (0..24).map(|i| i as f32).collect();
     let views = [
         View {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use candle_blocks::candle_core::{DType, Device, Tensor, safetensors::load};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::checkpoint::{
-    Existing, GgufType, Quantization, QuantizedTensor, files::TensorFiles,
+    ExistingFiles, GgufType, Quantization, QuantizedTensor, files::TensorFiles,
 };
 use candle_blocks::{Checkpoint, CheckpointOptions, SaveOptions, Weights};
 use serde_json::{Value, json};
@@ -226,7 +226,7 @@ fn gguf_blocks_are_those_of_its_package_or_nearer_than_llama_cpps() {
 }
 
 #[test]
-fn packed_words_and_scales_are_those_of_compressed_tensors() {
+fn packed_values_and_scales_are_those_of_compressed_tensors() {
     let reference = load(weights("reference/quantizers.safetensors"), &Device::Cpu).unwrap();
     let weight = reference["weight"].to_dtype(DType::F32).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -325,7 +325,7 @@ fn inexpressible_settings_and_existing_files_are_refused_without_leftovers() {
         "{said}"
     );
     assert_eq!(std::fs::read(&file).unwrap(), before);
-    let replacing = SaveOptions::default().existing(Existing::Replace);
+    let replacing = SaveOptions::default().existing(ExistingFiles::Replace);
     let none = HashMap::<String, Tensor>::new;
     replacing
         .save_quantized(&checkpoint, gguf, &file, none(), |_| Ok(()))

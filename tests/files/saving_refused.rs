@@ -5,7 +5,7 @@ use std::{collections::HashMap, fs};
 use candle_blocks::{
     Checkpoint, CheckpointOptions, Error, SaveOptions, Strictness,
     candle_core::{DType, Device, Tensor},
-    checkpoint::Existing,
+    checkpoint::ExistingFiles,
 };
 
 use crate::{
@@ -73,11 +73,14 @@ fn a_directory_that_holds_anything_is_left_as_it_is() {
     let copy = Checkpoint::open(&out).unwrap();
     let before = stored(&out);
     let error = copy.save(&out, trained(&copy, DType::F32)).unwrap_err();
-    assert!(error.to_string().contains("Existing::Replace"), "{error}");
+    assert!(
+        error.to_string().contains("ExistingFiles::Replace"),
+        "{error}"
+    );
 
     // Nor is it replaced with anything else in it.
     fs::write(out.join("notes.txt"), "mine").unwrap();
-    let replace = SaveOptions::default().existing(Existing::Replace);
+    let replace = SaveOptions::default().existing(ExistingFiles::Replace);
     let error = replace
         .save(&copy, &out, trained(&copy, DType::F32))
         .unwrap_err();
@@ -94,7 +97,7 @@ fn a_checkpoint_can_take_the_place_of_the_one_it_was_opened_from() {
     let original = Checkpoint::open(weights("tiny-gpt2")).unwrap();
     original.save(&out, trained(&original, DType::F32)).unwrap();
     let replace = SaveOptions::default()
-        .existing(Existing::Replace)
+        .existing(ExistingFiles::Replace)
         .max_shard_bytes(3000);
 
     let copy = Checkpoint::open(&out).unwrap();

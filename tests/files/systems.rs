@@ -5,7 +5,7 @@ use std::{collections::HashMap, fs};
 use candle_blocks::{
     Checkpoint, Error, SaveOptions, Weights,
     candle_core::{DType, Device, Tensor},
-    checkpoint::{Existing, files::TensorFiles, write::write_safetensors},
+    checkpoint::{ExistingFiles, files::TensorFiles, write::write_safetensors},
 };
 
 use crate::{
@@ -102,7 +102,7 @@ fn names_that_windows_has_no_files_for_are_refused_there() {
 /// Windows may refuse to replace a file that is open, by whoever opened it, and to rename its directory. Nothing may be
 /// lost then.
 #[test]
-fn what_is_open_is_replaced_or_stays_whole() {
+fn an_open_file_is_replaced_or_stays_whole() {
     let folder = folder();
     let path = folder.path().join("m.safetensors");
     write_safetensors(&path, &tensor(1.0), None).unwrap();
@@ -128,7 +128,7 @@ fn what_is_open_is_replaced_or_stays_whole() {
     let open = Checkpoint::open(&directory).unwrap();
     let role = "blocks.0.attention_norm.bias";
     let bias = random(&[open.config().blocks[0].d_model()]);
-    let options = SaveOptions::default().existing(Existing::Replace);
+    let options = SaveOptions::default().existing(ExistingFiles::Replace);
     let changed = HashMap::from([(role.to_string(), bias)]);
     let replaced = options.save(&open, &directory, &changed);
     assert_eq!(stored(&directory) == before, replaced.is_err());

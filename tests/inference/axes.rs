@@ -87,7 +87,7 @@ fn time_row_and_column_rotate_the_same_with_a_cache_and_differ_from_counting() {
             stack.forward_cached(x, context, &mut cache).unwrap()
         });
         let away = difference(&ours, &full);
-        assert!(away < 1e-5, "{family} packed behind a cache: {away:e}");
+        assert!(away < 1e-5, "{family} packed after a cache: {away:e}");
     }
 }
 

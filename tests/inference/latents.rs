@@ -40,7 +40,7 @@ fn a_position_takes_the_latent_and_the_shared_key_of_each_layer() {
             let x = x.to_dtype(dtype).unwrap();
             layers.forward_cached(&x, &plain(), &mut cache).unwrap();
             let expected = BATCH * seen * KEPT * dtype.size_in_bytes() * n_layers;
-            assert_eq!(cache.bytes(), expected, "{dtype:?} behind {seen}");
+            assert_eq!(cache.bytes(), expected, "{dtype:?} after {seen}");
         }
     }
     let layers = stack(&config);
@@ -56,7 +56,7 @@ fn a_position_takes_the_latent_and_the_shared_key_of_each_layer() {
             let x = numbers(&[BATCH, n, WIDTH], n);
             packed.forward_cached(&x, &plain(), &mut cache).unwrap();
             let expected = BATCH * seen * KEPT * number * n_layers;
-            assert_eq!(cache.bytes(), expected, "{precision:?} behind {seen}");
+            assert_eq!(cache.bytes(), expected, "{precision:?} after {seen}");
         }
     }
 }

@@ -252,7 +252,7 @@ fn packed_stacks() -> impl Iterator<Item = (String, Checkpoint, Stack)> {
 }
 
 #[test]
-fn to_be_watched_changes_no_bit() {
+fn observation_changes_no_bit() {
     cpu_only("packed weights");
     for (label, checkpoint, packed) in packed_stacks() {
         let x = input(2, 7, width(&packed));
@@ -285,8 +285,8 @@ fn a_sequence_has_the_same_bits_alone_in_a_batch_and_with_padding_after_it() {
         let alone = packed.forward_with(&first, &context).unwrap();
         let of_first = together.narrow(0, 0, 1).unwrap();
         assert_eq!(bits(&alone), bits(&of_first), "{label} alone");
-        let behind = Tensor::full(f32::NAN, (1, padding, width(&packed)), &Device::Cpu).unwrap();
-        let padded = Tensor::cat(&[&first, &behind], 1).unwrap();
+        let after = Tensor::full(f32::NAN, (1, padding, width(&packed)), &Device::Cpu).unwrap();
+        let padded = Tensor::cat(&[&first, &after], 1).unwrap();
         let mask: Vec<u8> = (0..seq + padding).map(|i| u8::from(i < seq)).collect();
         let mask = Tensor::from_vec(mask, (1, seq + padding), &Device::Cpu).unwrap();
         let context = of(1, seq + padding).with_mask(AttentionMask::padding(&mask).unwrap());

@@ -119,7 +119,7 @@ fn a_refused_first_call_leaves_the_cache_free_for_any_batch() {
 
 /// Several continuations of one prompt, as in beam search.
 #[test]
-fn a_copy_of_a_cache_goes_on_by_itself() {
+fn a_copy_of_a_cache_continues_alone() {
     cpu_only("packed weights");
     let windowed = small::decoder().with_each_attention(|_, attention| attention.window = Some(3));
     for (config, plain) in [

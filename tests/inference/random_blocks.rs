@@ -53,8 +53,8 @@ fn padding_is_zero_in_what_a_packed_stack_returns() {
 }
 
 #[test]
-fn to_be_watched_changes_nothing() {
-    assert_holds_on(&device(), properties::to_be_watched_changes_nothing, CASES);
+fn observation_changes_nothing() {
+    assert_holds_on(&device(), properties::observation_changes_nothing, CASES);
 }
 
 #[test]

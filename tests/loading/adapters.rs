@@ -301,9 +301,9 @@ fn an_adapter_beside_the_weights_is_applied_and_reported() {
         assert_eq!(checkpoint.labels().unwrap().len(), 3);
     }
     // Applied once, even if it is also requested.
-    let asked = open(folder.path(), &[folder.path().to_path_buf()]).unwrap();
-    assert_eq!(asked.report().adapters.len(), 1);
-    assert_computes(&asked, &judge);
+    let requested = open(folder.path(), &[folder.path().to_path_buf()]).unwrap();
+    assert_eq!(requested.report().adapters.len(), 1);
+    assert_computes(&requested, &judge);
 }
 
 #[test]

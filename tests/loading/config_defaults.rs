@@ -383,7 +383,7 @@ fn qwens_windows_begin_at_layer_28_unless_the_file_says_otherwise() {
 }
 
 #[test]
-fn gptj_turns_64_dimensions_unless_the_file_says_otherwise() {
+fn gptj_rotates_64_dimensions_unless_the_file_says_otherwise() {
     for family in ["gptj", "codegen"] {
         let keys = json!({"model_type": family, "n_embd": 512, "n_head": 4, "n_layer": 1});
         match &stack(keys).blocks[0].attention().unwrap().position {

@@ -480,12 +480,12 @@ fn olmo_3_reads_an_older_base_for_global_layers_only() {
 
 /// The classes' `layer_types` where a file has none.
 #[test]
-fn layers_turn_and_slide_where_each_class_says() {
+fn layers_rotate_and_slide_where_each_class_says() {
     if !is_present("families") {
         return;
     }
     let every_fourth = [Some(4096), Some(4096), Some(4096), None];
-    for (name, expected, turns) in [
+    for (name, expected, rotates) in [
         ("smollm3", [None; 4], [true, true, true, false]),
         ("cohere2", every_fourth, [true, true, true, false]),
         ("exaone4", every_fourth, [true, true, true, false]),
@@ -504,7 +504,7 @@ fn layers_turn_and_slide_where_each_class_says() {
             .blocks
             .iter()
             .map(|b| !is_none(&b.attention().unwrap().position));
-        assert_eq!(found.collect::<Vec<_>>(), turns, "{name}");
+        assert_eq!(found.collect::<Vec<_>>(), rotates, "{name}");
     }
 }
 

@@ -61,7 +61,7 @@ fn a_byte_order_mark_is_read_over_or_named() {
 
 /// The key is no boolean, and transformers refuses it.
 #[test]
-fn tied_words_said_in_a_text_are_refused_by_name() {
+fn tie_word_embeddings_as_a_string_is_refused_by_name() {
     let key = "tie_word_embeddings";
     let change = |text: String| with(text.replace(key, "x"), key, "\"false\"");
     let text = opened(change).unwrap_err();

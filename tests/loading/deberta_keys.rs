@@ -91,7 +91,7 @@ fn unsupported_block_features_are_refused_by_key() {
 
 /// Files for version 3 name the masked language model's head as in their authors' own program, and have no `legacy`.
 #[test]
-fn the_head_for_hidden_words_is_read_under_either_name() {
+fn the_masked_lm_head_is_read_under_either_name() {
     let folder = weights("families/deberta-v2-own");
     if !is_present("families/deberta-v2-own") {
         return;

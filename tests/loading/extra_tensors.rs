@@ -84,9 +84,9 @@ fn layers_that_predict_further_tokens_are_ignored_in_every_family() {
             continue;
         }
         let start = last.split(&number).next().unwrap();
-        let behind = format!("{start}layers.{}.", n_blocks + 40);
+        let after = format!("{start}layers.{}.", n_blocks + 40);
         let [projection, norm, own] =
-            ["eh_proj.weight", "enorm.weight", "any.weight"].map(|end| format!("{behind}{end}"));
+            ["eh_proj.weight", "enorm.weight", "any.weight"].map(|end| format!("{after}{end}"));
         let block = format!("{start}mtp_block.0.any.weight");
         let extra: [Extra; 5] = [
             (&projection, &[2, 4], 1.0),

@@ -51,7 +51,7 @@ fn every_architecture_gives_the_logits_of_transformers_and_the_tokens_of_llama_c
             let generator = Generator::new(&packed, options).unwrap();
             let sampler = Sampler::new(Sampling::greedy()).unwrap();
             for (prompt, wanted) in prompts.into_iter().zip(tokens) {
-                // llama.cpp ends a text at its last token, behind which rows are filled up.
+                // llama.cpp ends a text at its last token, after which rows are filled up.
                 let end = wanted.iter().position(|&token| token == END);
                 let n = end.map_or(wanted.len(), |end| end + 1);
                 let found = generator.generate(&[prompt], sampler).unwrap();

@@ -345,7 +345,7 @@ fn layers(
 
 /// A window does not say that a layer turns, as in llama.cpp.
 #[test]
-fn every_fourth_layer_of_afmoe_stands_still() {
+fn every_fourth_layer_of_afmoe_has_no_rotation() {
     let experts = [
         ("expert_count", whole(2)),
         ("expert_used_count", whole(1)),
@@ -362,16 +362,16 @@ fn every_fourth_layer_of_afmoe_stands_still() {
         (vec![size, pattern], [has, no, has, no, has]),
     ] {
         let found = layers("afmoe", 5, &[&experts[..], &keys].concat());
-        let turns = [true, true, true, false, true];
-        assert_eq!(found, (windows.to_vec(), turns.to_vec()));
+        let rotates = [true, true, true, false, true];
+        assert_eq!(found, (windows.to_vec(), rotates.to_vec()));
     }
 }
 
 #[test]
 fn exaone4_has_windows_without_their_size_if_it_has_64_layers() {
-    let (windows, turns) = layers("exaone4", 64, &[]);
+    let (windows, rotates) = layers("exaone4", 64, &[]);
     assert_eq!(windows[..4], [Some(4096), Some(4096), Some(4096), None]);
-    assert_eq!(turns[..4], [true, true, true, false]);
+    assert_eq!(rotates[..4], [true, true, true, false]);
     let no_window = layers("exaone4", 4, &[]);
     assert_eq!(no_window, (vec![None; 4], vec![true; 4]));
 }

@@ -223,7 +223,7 @@ fn gates_and_other_projections_of_experts_may_be_one_tensor() {
 
 /// llama.cpp turns by the base alone where the file has no factors, and transformers' class has a scaling by default.
 #[test]
-fn apertus_without_factors_turns_by_its_base_alone() {
+fn apertus_without_factors_rotates_by_its_base_alone() {
     if !is_present(FOLDER) {
         return;
     }

@@ -34,7 +34,7 @@ fn rotary(model_type: &str, own: Value) -> Result<RotaryConfig> {
 }
 
 #[test]
-fn four_dimensions_turn_with_the_frequencies_of_three() {
+fn four_dimensions_rotate_with_the_frequencies_of_three() {
     for model_type in ["gpt_neox", "phi3"] {
         let rotary = rotary(model_type, json!({})).unwrap();
         assert_eq!(

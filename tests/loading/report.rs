@@ -192,7 +192,7 @@ fn a_missing_tensor_is_an_error_whatever_the_strictness() {
 }
 
 #[test]
-fn a_config_may_lie_elsewhere() {
+fn a_config_may_be_elsewhere() {
     let folder = changed("tiny-gpt2", |_| {});
     let elsewhere = folder.path().join("other.json");
     fs::rename(folder.path().join("config.json"), &elsewhere).unwrap();
@@ -303,8 +303,11 @@ fn a_block_that_is_not_there_is_an_error() {
                 .unwrap_err(),
         ] {
             assert!(matches!(error, Error::InvalidInput { .. }), "{error}");
-            let asked = format!("block: {i} was requested");
-            assert_says(&error, &[&asked, "model.safetensors has the blocks 0 to 2"]);
+            let requested = format!("block: {i} was requested");
+            assert_says(
+                &error,
+                &[&requested, "model.safetensors has the blocks 0 to 2"],
+            );
         }
     }
 }

@@ -123,21 +123,21 @@ fn checked(stack: &Committed, documented: &BTreeMap<String, Vec<String>>) -> BTr
 }
 
 #[test]
-fn every_role_that_a_layer_asks_for_is_listed_with_its_shape() {
+fn every_role_that_a_layer_requests_is_listed_with_its_shape() {
     let documented = documented();
-    let mut asked = BTreeSet::new();
+    let mut requested = BTreeSet::new();
     // Norms before and after cross-attention are only in this one.
     let t5gemma = is_present("heads").then(|| Committed {
         name: "heads/t5gemma".to_string(),
         part: Some(StackPart::Decoder),
     });
     for stack in all().into_iter().chain(t5gemma) {
-        asked.extend(checked(&stack, &documented));
+        requested.extend(checked(&stack, &documented));
     }
-    assert!(asked.len() >= 9, "{asked:?}"); // BERT's and GPT-2's
+    assert!(requested.len() >= 9, "{requested:?}"); // BERT's and GPT-2's
     if is_present("families") {
         let listed: BTreeSet<String> = documented.into_keys().collect();
-        assert_eq!(listed, asked);
+        assert_eq!(listed, requested);
     }
 }
 

@@ -92,7 +92,7 @@ fn unread(folder: &Path) -> Vec<String> {
 
 /// Tables under a name that the family knows, which a model with this configuration does not have.
 #[test]
-fn a_table_that_the_configuration_turns_off_is_named() {
+fn a_table_that_the_configuration_switches_off_is_named() {
     let table = "embeddings.position_embeddings.weight";
     let types = "embeddings.token_type_embeddings.weight";
     for (name, extra) in present(

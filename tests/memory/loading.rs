@@ -87,9 +87,9 @@ fn measure() {
 }
 
 #[test]
-fn a_table_of_words_that_is_the_head_too_is_held_once() {
+fn an_embedding_table_that_is_the_head_too_is_loaded_once() {
     in_a_process_of_its_own(
-        "loading::a_table_of_words_that_is_the_head_too_is_held_once",
+        "loading::an_embedding_table_that_is_the_head_too_is_loaded_once",
         measure_whole,
     );
 }

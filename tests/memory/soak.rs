@@ -113,8 +113,8 @@ impl Layers {
 #[test]
 fn eight_callers_get_the_bits_that_each_has_alone_and_leave_no_memory() {
     let _alone = alone();
-    let asked = |name: &str| env::var(name).ok();
-    let calls = asked("CANDLE_BLOCKS_SOAK").map_or(CALLS, |n| n.parse().unwrap());
+    let variable = |name: &str| env::var(name).ok();
+    let calls = variable("CANDLE_BLOCKS_SOAK").map_or(CALLS, |n| n.parse().unwrap());
     let layers = Layers::new();
     let kinds = CALLS_OF_ANY_KIND.len() * SHAPES.len();
     let case = |i: usize| (CALLS_OF_ANY_KIND[i % 5], SHAPES[i / 5]);
@@ -157,7 +157,7 @@ fn eight_callers_get_the_bits_that_each_has_alone_and_leave_no_memory() {
             );
         }
     });
-    if let Some(path) = asked("CANDLE_BLOCKS_SOAK_CURVE") {
+    if let Some(path) = variable("CANDLE_BLOCKS_SOAK_CURVE") {
         let lines: Vec<String> = curve.iter().map(usize::to_string).collect();
         fs::write(path, lines.join("\n")).unwrap();
     }

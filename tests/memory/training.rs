@@ -169,7 +169,7 @@ fn memory_and_time_of_a_large_stack() {
 /// PyTorch for comparison: `torch.optim.AdamW` on parameters with these shapes.
 #[test]
 #[ignore = "a measurement: `cargo test --release --test memory -- --ignored --nocapture`"]
-fn time_of_an_optimisers_step() {
+fn time_of_an_optimizers_step() {
     use candle_blocks::candle_nn::{self, Optimizer};
     let _alone = alone();
     let step = Step::new(1, 768, 12, 1, 4);

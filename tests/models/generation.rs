@@ -89,7 +89,7 @@ impl Judged {
         let generator = Generator::new(model, self.options(checkpoint)).unwrap();
         let ours = match &self.encoded {
             None => generator.generate(&self.prompts, Sampler::greedy()),
-            Some(encoded) => self.behind(
+            Some(encoded) => self.generate_after_encoder(
                 &generator,
                 Encoded {
                     hidden_states: encoded.hidden_states.to_device(model.device()).unwrap(),
@@ -115,7 +115,11 @@ impl Judged {
 }
 
 impl Judged {
-    fn behind(&self, generator: &Generator, encoded: Encoded) -> Result<Vec<Vec<u32>>> {
+    fn generate_after_encoder(
+        &self,
+        generator: &Generator,
+        encoded: Encoded,
+    ) -> Result<Vec<Vec<u32>>> {
         let begun = generator.start_with_encoder(encoded, &self.prompts, Sampler::greedy());
         let mut generation = begun?;
         for step in &mut generation {

@@ -30,6 +30,7 @@ mod weights;
 mod whole;
 
 mod changed_keys;
+mod conversation_turns;
 mod encoder_decoders;
 mod fresh_two_stacks;
 mod generation;
@@ -46,7 +47,6 @@ mod report;
 mod sampling;
 mod saved;
 mod shared_words;
-mod turns;
 mod two_towers;
 mod variants;
 mod vision;

@@ -14,7 +14,7 @@ fn shares_words(model: &Model) -> bool {
 
 fn has_own_table(model: &Model) -> Option<bool> {
     match model.embeddings() {
-        Embeddings::Tokens(tokens) => Some(tokens.words().is_some()),
+        Embeddings::Tokens(tokens) => Some(tokens.word_embeddings().is_some()),
         _ => None,
     }
 }
@@ -39,7 +39,7 @@ fn of_f32() -> f64 {
 }
 
 #[test]
-fn a_packed_model_reads_words_out_of_the_head_that_shares_them() {
+fn a_packed_model_reads_embeddings_from_the_head_that_shares_them() {
     let mut n_shared = 0;
     for whole in of_one_stack() {
         let checkpoint = whole.open();
@@ -74,7 +74,7 @@ fn a_packed_model_reads_words_out_of_the_head_that_shares_them() {
 }
 
 #[test]
-fn an_encoder_reads_the_words_out_of_its_decoders_head() {
+fn an_encoder_reads_embeddings_from_its_decoders_head() {
     let of_f32 = of_f32();
     let mut n_shared = 0;
     for whole in wholes() {

@@ -77,7 +77,7 @@ fn quantized_weights_are_refused() {
 }
 
 #[test]
-fn as_stored_precision_is_refused_on_ranks() {
+fn weights_as_stored_are_refused_on_ranks() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
     for message in of_ranks(2, |rank| {
         let loader = checkpoint.load(Weights::Packed(Precision::AsStored));

@@ -75,7 +75,7 @@ fn plain_layers_may_have_lower_case_names() {
 
 /// A table whose rule gives a bias no name, for a configuration in which the layer has one.
 #[test]
-fn a_rule_without_a_name_for_what_the_layer_asks_is_named() {
+fn a_rule_without_a_name_for_a_requested_parameter_is_named() {
     let path = weights("../examples/family.json");
     let mut table: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     table["block_rules"][0]["bias"] = json!([]);
@@ -103,7 +103,7 @@ fn optimiser(parameters: candle_blocks::Parameters) -> Result<AdamW> {
 }
 
 #[test]
-fn an_optimiser_before_the_layers_is_told_to_make_them_first() {
+fn an_optimizer_before_the_layers_is_told_to_make_them_first() {
     let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
     let loader = checkpoint.trainable(DType::F32, &CPU).unwrap();
     let early = [
@@ -183,7 +183,7 @@ fn unsupported_quantized_weights_are_refused_by_their_method() {
 
 /// The names of methods in transformers 5.23, in text-generation-inference and in vLLM that are not read here.
 #[test]
-fn a_method_that_is_not_read_asks_for_the_unquantized_checkpoint() {
+fn a_method_that_is_not_read_leads_to_the_unquantized_checkpoint() {
     for method in [
         "aqlm",
         "bitblas",

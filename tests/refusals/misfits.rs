@@ -68,7 +68,7 @@ fn key_masks_are_not_mistaken_for_additive_masks() {
 }
 
 #[test]
-fn numbers_next_to_one_are_not_marks() {
+fn values_next_to_one_are_no_mask() {
     for value in [0.999_999_999_99, 1.000_000_000_01, 1e-60, f64::NAN] {
         let mask = Tensor::new(&[[value, 1.0]], &Device::Cpu).unwrap();
         let refused = AttentionMask::padding(&mask).unwrap_err().to_string();

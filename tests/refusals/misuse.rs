@@ -41,7 +41,7 @@ fn input(batch: usize, seq: usize, width: usize) -> Tensor {
 }
 
 #[test]
-fn a_cache_given_the_mask_of_the_whole_sequence_asks_for_that_of_the_new_positions() {
+fn a_cache_given_the_mask_of_the_whole_sequence_requests_that_of_the_new_positions() {
     if !is_present("families/llama") {
         return;
     }

@@ -168,7 +168,7 @@ fn settings_that_the_crate_lacks_are_refused_by_their_keys() {
 /// Qwen 1 changes its scores and its rotation after `seq_length` positions, and the mask of copies of gte-Qwen2 without `is_causal`
 /// is that of whatever code they name.
 #[test]
-fn settings_that_only_the_user_can_make_are_asked_for() {
+fn settings_that_only_the_user_can_make_are_requested() {
     let folder = tempfile::tempdir().unwrap();
     let sizes = json!({"hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 1, "intermediate_size": 8,
         "vocab_size": 11, "num_key_value_heads": 3});

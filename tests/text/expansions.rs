@@ -42,7 +42,7 @@ fn vectors(embedder: &TextEmbedder, texts: &[&str]) -> candle_blocks::Result<Ten
 }
 
 #[test]
-fn an_expansion_stands_where_sentence_transformers_puts_it_and_is_masked_as_there() {
+fn an_expansion_is_where_sentence_transformers_puts_it_and_is_masked_as_there() {
     if !is_present("families") {
         return;
     }

@@ -203,7 +203,7 @@ fn a_stop_string_that_is_a_special_token_ends_the_text() {
 
 /// A rotary model computes on, as in transformers, which prints a reminder.
 #[test]
-fn a_sequence_beyond_the_context_length_has_a_note_with_both_numbers() {
+fn a_sequence_beyond_the_context_length_has_a_note_with_both_lengths() {
     if !is_present("families") {
         return;
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use candle_blocks::checkpoint::Beside;
+use candle_blocks::checkpoint::FilesBeside;
 use candle_blocks::generate::GenerationOptions;
 use candle_blocks::text::Tokenizer;
 use candle_blocks::{Checkpoint, CheckpointOptions};
@@ -170,7 +170,7 @@ fn a_byte_level_file_without_the_name_of_its_pre_tokenizer_is_noted() {
     fs::copy(source.join(json), folder.path().join(json)).unwrap();
     let own = Tokenizer::open(source).unwrap();
     let checkpoint = CheckpointOptions::default()
-        .beside(Beside::First)
+        .beside(FilesBeside::First)
         .open(path);
     let beside = Tokenizer::of(&checkpoint.unwrap()).unwrap();
     assert_eq!(beside.notes(), Vec::<String>::new());

@@ -176,7 +176,7 @@ fn check(root: &Path, n: usize) {
 }
 
 #[test]
-fn words_of_a_gguf_file_are_those_of_its_tokenizer_json() {
+fn tokens_of_a_gguf_file_are_those_of_its_tokenizer_json() {
     if is_present("gguf-words") {
         check(&weights("gguf-words"), 4000);
     }

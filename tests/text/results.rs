@@ -54,7 +54,7 @@ fn modules_in_files_of_pytorch_give_the_same_vectors() {
 
 /// The classifier of BART and T5 reads a state of the decoder, as in a model for zero-shot classification.
 #[test]
-fn a_classifier_behind_a_decoder_gives_the_logits_of_pytorch() {
+fn a_classifier_on_a_decoder_gives_the_logits_of_pytorch() {
     let texts = [("bart", "8 7 7 10 4 7 9 8 2"), ("t5", "4 3 10 7 4 4 9 6 2")];
     for (name, text) in texts {
         let source = weights(&format!("heads/{name}-sequence_classification"));

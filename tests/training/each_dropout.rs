@@ -51,7 +51,7 @@ fn drops_in_training_only(what: &str, mut stack: Stack) {
 }
 
 #[test]
-fn each_place_drops_by_itself() {
+fn each_place_drops_alone() {
     type Make = fn() -> StackConfig;
     type Change = fn(&mut StackConfig);
     let places: [(&str, Make, Change); 15] = [
@@ -80,13 +80,13 @@ fn each_place_drops_by_itself() {
         ("experts", kinds::experts, |c| {
             c.blocks[0].feed_forward.dropout = P
         }),
-        ("behind attention", small::encoder, |c| {
+        ("after attention", small::encoder, |c| {
             c.blocks[0].residual.attention_dropout = P
         }),
-        ("behind cross-attention", kinds::cross_decoder, |c| {
+        ("after cross-attention", kinds::cross_decoder, |c| {
             c.blocks[0].residual.attention_dropout = P;
         }),
-        ("behind feed-forward", small::encoder, |c| {
+        ("after feed-forward", small::encoder, |c| {
             c.blocks[1].residual.feed_forward_dropout = P;
         }),
         ("branches", kinds::falcon, |c| {

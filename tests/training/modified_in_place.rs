@@ -200,7 +200,7 @@ fn every_way_to_write_a_variable_is_found() {
 
 /// PyTorch does not keep a bias, nor the weight of a layer whose input needs no gradient.
 #[test]
-fn what_the_backward_pass_does_not_read_may_change_and_the_gradients_stay() {
+fn tensors_that_the_backward_pass_does_not_read_may_change_and_the_gradients_stay() {
     for names in [&["up.bias", "down.bias"][..], &["up.weight"]] {
         let (layer, parameters) = layer();
         let (first, second) = (loss(&layer, 0.0), loss(&layer, 1.0));

@@ -11,13 +11,13 @@ use candle_blocks::{
 use crate::{device::device, numbers::bits};
 
 /// Returns the operations that `work` runs on the device under test, if any: none with kernels.
-fn asked<R>(work: impl FnOnce() -> R) -> (R, Option<Vec<Operation>>) {
-    let (result, asked) = recorded(work);
+fn issued_by<R>(work: impl FnOnce() -> R) -> (R, Option<Vec<Operation>>) {
+    let (result, issued) = recorded(work);
     if route(&device()) == Route::Kernels {
-        assert_eq!(asked, []);
+        assert_eq!(issued, []);
         return (result, None);
     }
-    (result, Some(asked))
+    (result, Some(issued))
 }
 
 /// Returns `n` parameters: matrices and vectors, in f32 and bf16.
@@ -42,7 +42,7 @@ fn gradients(of: &[(String, Var)]) -> Gradients {
 }
 
 #[test]
-fn a_step_asks_for_four_copies_of_a_parameter_and_for_one_transfer() {
+fn a_step_takes_four_copies_of_a_parameter_and_one_transfer() {
     /// Besides these copies: about 20 operations for each of four groups, two dtypes with and without decay.
     const CONSTANT: usize = 80;
     for n in [8, 400] {
@@ -51,17 +51,17 @@ fn a_step_asks_for_four_copies_of_a_parameter_and_for_one_transfer() {
         let mut optimizer = AdamW::new(groups, AdamWConfig::default()).unwrap();
         let mut step = |of: &[(String, Var)], most: usize| {
             let mut gradients = gradients(of);
-            let (norm, asked) = asked(|| {
+            let (norm, issued) = issued_by(|| {
                 let norm = gradients.clip_norm(0.5).unwrap();
                 optimizer.update(&gradients, 1.0).unwrap();
                 norm
             });
             assert!(norm > 0.5, "{norm}: nothing was clipped");
-            let Some(asked) = asked else { return };
+            let Some(issued) = issued else { return };
             let is_transfer = |name: &&str| ["upload", "download"].contains(name);
-            let names = asked.iter().map(|operation| operation.name);
+            let names = issued.iter().map(|operation| operation.name);
             assert_eq!(names.filter(is_transfer).collect::<Vec<_>>(), ["download"]);
-            assert!(asked.len() <= most, "{n}: {} of {most}", asked.len());
+            assert!(issued.len() <= most, "{n}: {} of {most}", issued.len());
         };
         let (copies, moments) = (4 * n, 2 * n);
         // Moments are put together, and stay so.
@@ -82,7 +82,7 @@ fn factors_on_gradients_of_half_types_are_not_rounded() {
     for dtype in [DType::F16, DType::BF16] {
         let values = wide.to_dtype(dtype).unwrap();
         let all = vec![("p".to_string(), Var::from_tensor(&values).unwrap())];
-        let ((once, sum), asked) = asked(|| {
+        let ((once, sum), issued) = issued_by(|| {
             let mut scaled = gradients(&all);
             scaled.scale(0.11);
             let once = scaled.get("p").unwrap().unwrap();
@@ -91,12 +91,12 @@ fn factors_on_gradients_of_half_types_are_not_rounded() {
             (once, sum.get("p").unwrap().unwrap())
         });
         // On the CPU, candle rounds a factor to the type.
-        let Some(asked) = asked else { continue };
+        let Some(issued) = issued else { continue };
         let rounded = (&wide * 0.22).unwrap().to_dtype(dtype).unwrap();
         assert_eq!(bits(&once), bits(&rounded));
         let twice = (&values + &values).unwrap();
         assert_eq!(bits(&sum), bits(&(twice + rounded).unwrap()));
-        let names: Vec<&str> = asked.iter().map(|operation| operation.name).collect();
+        let names: Vec<&str> = issued.iter().map(|operation| operation.name).collect();
         let scaling = ["to_dtype", "affine", "to_dtype"];
         assert_eq!(names, [&scaling[..], &scaling, &["add"]].concat());
     }

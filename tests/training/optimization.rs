@@ -262,7 +262,7 @@ fn schedules_are_those_of_transformers() {
 }
 
 #[test]
-fn a_group_with_a_scale_steps_as_one_with_so_many_times_the_learning_rate() {
+fn a_group_with_a_scale_steps_as_one_with_a_learning_rate_times_it() {
     let step = |learning_rate, scale| {
         let weight = Var::new(&[1f32, -2.], &device()).unwrap();
         let all = vec![("weight".to_string(), weight.clone())];

@@ -232,7 +232,7 @@ fn a_base_model_in_the_hubs_cache_is_named_by_its_repository() {
 
 /// PEFT opens no GGUF file as a base model, and no file without a configuration.
 #[test]
-fn a_base_model_that_peft_cannot_open_is_asked_for() {
+fn a_base_model_that_peft_cannot_open_is_requested() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.safetensors");
     fs::copy(weights("tiny-bert").join("model.safetensors"), &file).unwrap();

@@ -234,7 +234,7 @@ fn copies_and_buffers_are_trained_as_by_transformers_and_saved_alike() {
 }
 
 #[test]
-fn a_table_of_words_that_differs_from_the_one_it_is_tied_to_is_refused() {
+fn an_embedding_table_that_differs_from_the_one_it_is_tied_to_is_refused() {
     cpu_only("tensors in files are compared");
     if !is_present("families") {
         return;

@@ -142,7 +142,7 @@ fn a_first_micro_batch_without_a_number_of_targets_is_refused_instead_of_forgott
 
 /// Two workers, with 3 targets (the mean of factors 1, 1, 4) and 1 target (8): all four have the mean 3.5.
 #[test]
-fn the_means_of_workers_are_joined_by_their_numbers_of_targets() {
+fn the_means_of_workers_are_joined_by_their_target_counts() {
     let (_, backward) = of_square();
     let worker = |factors: &[(f64, usize)]| {
         let mut mean = Gradients::default();

@@ -36,8 +36,8 @@ pub fn check_next(n_bytes: usize) -> Result<()> {
 
 /// Returns the error for an allocation that the system refused.
 pub fn refused(path: &Path, n_bytes: usize) -> Error {
-    let of_process = limits().into_iter().filter(|limit| limit.is_of_process);
-    let available = of_process.map(|limit| (limit.most.saturating_sub(limit.held), limit.name));
+    let process_limits = limits().into_iter().filter(|limit| limit.is_of_process);
+    let available = process_limits.map(|limit| (limit.most.saturating_sub(limit.held), limit.name));
     let available = available.min();
     Error::OutOfMemory {
         path: path.to_path_buf(),
@@ -110,9 +110,11 @@ mod linux {
         let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
         let status = text("proc/self/status");
         let status = |key| kib(&status, key).unwrap_or(0);
-        let of_process = text("proc/self/limits");
+        let process_limits = text("proc/self/limits");
         let number = |key: &str| {
-            let line = of_process.lines().find_map(|line| line.strip_prefix(key))?;
+            let line = process_limits
+                .lines()
+                .find_map(|line| line.strip_prefix(key))?;
             line.split_whitespace().next()?.parse().ok()
         };
         let address_space = number("Max address space").map(|most| Limit {

@@ -18,8 +18,8 @@ const IN_PLACE: &[(&str, &str)] = &[
     ("`TextOptions::pooling`", "`--pooling NAME`"),
     ("`TextClassifier`", "`candle-blocks classify --pairs`"),
     ("`TextEmbedder`", "`candle-blocks embed`"),
-    ("`Existing::Replace`", "`--replace`"),
-    ("`Beside::First`", "`--files-beside`"),
+    ("`ExistingFiles::Replace`", "`--replace`"),
+    ("`FilesBeside::First`", "`--files-beside`"),
     (" (`CheckpointOptions::beside`)", ""),
     (
         "`--adapter` or `CheckpointOptions::adapter`",

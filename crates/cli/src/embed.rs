@@ -73,9 +73,9 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
     let embedder = options.embedder(path)?;
     note_adapters(embedder.adapters());
     output::notes(embedder.notes());
-    let of_tokens = embedder.pooling() == [Pooling::EachToken];
-    let are_queries = of_tokens && args.prompt.are_queries()?;
-    let prompt = match of_tokens {
+    let is_per_token = embedder.pooling() == [Pooling::EachToken];
+    let are_queries = is_per_token && args.prompt.are_queries()?;
+    let prompt = match is_per_token {
         true => None,
         false => args.prompt.find(|name| embedder.prompt(name))?,
     };
@@ -83,7 +83,7 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
     let outcome = args.texts.each(&lines, |lines| {
         vectors.extend(match prompt {
             _ if are_queries => embedder.query_token_vectors(lines)?,
-            _ if of_tokens => embedder.token_vectors(lines)?,
+            _ if is_per_token => embedder.token_vectors(lines)?,
             Some(prompt) => vec![embedder.embed_prompted(lines, prompt)?],
             None => vec![embedder.embed(lines)?],
         });
@@ -100,13 +100,13 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
     match format {
         OutputFormat::Safetensors => {
             results.tensors.push(("embeddings".to_string(), embeddings));
-            if of_tokens {
+            if is_per_token {
                 let lengths = vectors.iter().map(|one| Ok(one.dim(0)? as i64));
                 let lengths = Tensor::new(lengths.collect::<Result<Vec<_>>>()?, &Device::Cpu)?;
                 results.tensors.push(("lengths".to_string(), lengths));
             }
         }
-        OutputFormat::Jsonl if of_tokens => {
+        OutputFormat::Jsonl if is_per_token => {
             for (text, one) in lines.iter().zip(&vectors) {
                 let vector = LineVector::Embeddings(one.to_vec2()?);
                 results.lines.push(EmbeddingLine { text, vector });

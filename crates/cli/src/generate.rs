@@ -89,7 +89,7 @@ pub fn generate(args: &Args) -> Result<CommandOutcome> {
         [] => None,
         strings => Some(Tokenizer::of(&checkpoint)?.stop_strings(strings)?),
     };
-    let generated = match (file.transpose()?, behind_encoder(&checkpoint)?) {
+    let generated = match (file.transpose()?, is_encoder_decoder(&checkpoint)?) {
         (Some(file), true) => {
             let (model, dtype) = match form {
                 Form::Packed(precision) => (
@@ -162,7 +162,7 @@ pub fn generate(args: &Args) -> Result<CommandOutcome> {
 }
 
 /// Returns whether the checkpoint is an encoder with its decoder.
-fn behind_encoder(checkpoint: &Checkpoint) -> Result<bool> {
+fn is_encoder_decoder(checkpoint: &Checkpoint) -> Result<bool> {
     let other = checkpoint.second_stack()?;
     Ok(other.is_some_and(|other| matches!(other.kind, TwoStackKind::EncoderDecoder { .. })))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::{
-    AppliedAdapter, Beside, Conversion, UsedTensor, scheme::StackPart,
+    AppliedAdapter, Conversion, FilesBeside, UsedTensor, scheme::StackPart,
 };
 use candle_blocks::device::check_dtype;
 use candle_blocks::text::TextOptions;
@@ -192,7 +192,7 @@ impl SourceArgs {
     fn options(&self) -> CheckpointOptions {
         let mut options = CheckpointOptions::default();
         if self.files_beside {
-            options = options.beside(Beside::First);
+            options = options.beside(FilesBeside::First);
         }
         if let Some(config) = &self.config {
             options = options.config(config);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use candle_blocks::candle_core::Tensor;
-use candle_blocks::checkpoint::{Existing, GgufType, Quantization, QuantizedTensor};
+use candle_blocks::checkpoint::{ExistingFiles, GgufType, Quantization, QuantizedTensor};
 use candle_blocks::{Error, SaveOptions};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -94,8 +94,8 @@ pub fn quantize(args: &Args) -> Result<CommandOutcome> {
     let unchanged = Vec::<(String, Tensor)>::new();
     let quantization = args.quantization();
     let existing = match args.replace {
-        true => Existing::Replace,
-        false => Existing::Refuse,
+        true => ExistingFiles::Replace,
+        false => ExistingFiles::Refuse,
     };
     let saved = SaveOptions::default().existing(existing).save_quantized(
         &checkpoint,

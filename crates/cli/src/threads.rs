@@ -10,12 +10,12 @@ const VARIABLE: &str = "RAYON_NUM_THREADS";
 /// Lets rayon start no more threads than compute, and prints a note if the environment requests more. rayon would start all
 /// of them, and fail if the system refuses.
 pub fn limit() {
-    let asked = std::env::var(VARIABLE).ok();
-    let asked: Option<usize> = asked.and_then(|number| number.parse().ok());
+    let requested = std::env::var(VARIABLE).ok();
+    let requested: Option<usize> = requested.and_then(|number| number.parse().ok());
     let n = n_threads();
-    if let Some(asked) = asked.filter(|&asked| asked > n) {
+    if let Some(requested) = requested.filter(|&requested| requested > n) {
         output::warn(format_args!(
-            "note: {VARIABLE} is {asked}; {n} threads compute, since more would wait for each other"
+            "note: {VARIABLE} is {requested}; {n} threads compute, since more would wait for each other"
         ));
         // There is a pool already only if somebody made one before `main`.
         let _ = rayon::ThreadPoolBuilder::new()

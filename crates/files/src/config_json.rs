@@ -467,11 +467,11 @@ impl ConfigJson {
     #[doc(hidden)]
     pub fn inside(&self, key: &str, value: Value) -> Self {
         let key = self.renamed.get(key).map_or(key, String::as_str);
-        let of_section = self.class.get(key).and_then(Value::as_object);
+        let section_defaults = self.class.get(key).and_then(Value::as_object);
         Self {
             section: Some(joined(self.section.as_deref(), key)),
             renamed: BTreeMap::new(),
-            class: Arc::new(of_section.cloned().unwrap_or_default()),
+            class: Arc::new(section_defaults.cloned().unwrap_or_default()),
             may_lack_sizes: true,
             ..self.with_value(value, BTreeMap::new())
         }

@@ -307,10 +307,10 @@ impl Hub {
     fn network_or_environment(&self) -> Network {
         self.network.unwrap_or_else(|| {
             // The order and the accepted values are those in huggingface_hub/constants.py.
-            let asked = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]
+            let requested = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]
                 .iter()
                 .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
-            match asked {
+            match requested {
                 Some(value) if is_true(&value) => Network::Offline,
                 _ => Network::Online,
             }

@@ -108,7 +108,7 @@ impl Crate {
             _ => [module, &path[..1]].concat(),
         };
         let mut rest = &path[1..];
-        while let [name, behind @ ..] = rest {
+        while let [name, others @ ..] = rest {
             let below = [&from[..], std::slice::from_ref(name)].concat();
             if name == "super" {
                 from.pop();
@@ -117,7 +117,7 @@ impl Crate {
             } else {
                 break;
             }
-            rest = behind;
+            rest = others;
         }
         let (Some(name), true) = (rest.first(), self.is_facade(&from)) else {
             return from;
@@ -166,8 +166,8 @@ fn open(rest: &mut &str, before: &[String], found: &mut Vec<Vec<String>>) {
         path.extend((!name.is_empty()).then(|| name.to_string()));
         *rest = &rest[name.len()..];
         match rest.strip_prefix("::") {
-            Some(behind) if behind.starts_with('{') => {
-                *rest = &behind[1..];
+            Some(after) if after.starts_with('{') => {
+                *rest = &after[1..];
                 while !rest.trim_start().starts_with('}') {
                     *rest = rest.trim_start();
                     open(rest, &path, found);
@@ -177,7 +177,7 @@ fn open(rest: &mut &str, before: &[String], found: &mut Vec<Vec<String>>) {
                 *rest = &rest.trim_start()[1..];
                 return;
             }
-            Some(behind) if !word(behind).is_empty() => *rest = behind,
+            Some(after) if !word(after).is_empty() => *rest = after,
             _ => return found.push(path),
         }
     }

@@ -203,7 +203,7 @@ fn tojson(value: &Value, args: &[Value]) -> Result<Value, Error> {
             .map(Value::from)
             .to_vec(),
     };
-    let [between_items, behind_key] = separators.as_slice() else {
+    let [between_items, after_key] = separators.as_slice() else {
         let reason = "tojson(): separators are two strings";
         return Err(Error::new(ErrorKind::InvalidOperation, reason));
     };
@@ -211,7 +211,7 @@ fn tojson(value: &Value, args: &[Value]) -> Result<Value, Error> {
         escapes_beyond_ascii: arguments.is_true(0, "ensure_ascii"),
         indent,
         between_items: text(between_items),
-        behind_key: text(behind_key),
+        after_key: text(after_key),
         sorts_keys: arguments.is_true(3, "sort_keys"),
     };
     Ok(json(value, &style)?.into())

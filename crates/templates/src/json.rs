@@ -14,7 +14,7 @@ pub(super) struct Style {
     /// The text for each level of indentation; `None` writes one line.
     pub indent: Option<String>,
     pub between_items: String,
-    pub behind_key: String,
+    pub after_key: String,
     pub sorts_keys: bool,
 }
 
@@ -53,7 +53,7 @@ fn write(out: &mut String, value: &Value, style: &Style, level: usize) -> Result
             }
             group(out, ['{', '}'], &keys, style, level, |out, key| {
                 string(out, &key_text(key)?, style);
-                out.push_str(&style.behind_key);
+                out.push_str(&style.after_key);
                 write(out, &value.get_item(key)?, style, level + 1)
             })?;
         }

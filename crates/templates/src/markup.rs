@@ -30,9 +30,9 @@ pub(super) fn striptags(value: &Value, args: &[Value]) -> Result<Value, Error> {
             Some(comment) => comment.split_once("-->"),
             None => tag.split_once('>'),
         };
-        let Some((_, behind)) = found else { break };
+        let Some((_, after)) = found else { break };
         kept += before;
-        rest = behind;
+        rest = after;
     }
     kept += rest;
     let words = kept.split(is_space).filter(|word| !word.is_empty());
@@ -43,21 +43,21 @@ pub(super) fn striptags(value: &Value, args: &[Value]) -> Result<Value, Error> {
 fn resolved(text: &str) -> Result<String, Error> {
     let mut out = String::new();
     let mut rest = text;
-    while let Some((before, behind)) = rest.split_once('&') {
+    while let Some((before, after)) = rest.split_once('&') {
         out += before;
         let ends = |c: char| "\t\n\x0c <&#;".contains(c);
-        let known = |(name, c): &(&str, char)| Some((*c, behind.strip_prefix(name)?));
-        if let Some((c, behind)) = REFERENCES.iter().find_map(known) {
+        let known = |(name, c): &(&str, char)| Some((*c, after.strip_prefix(name)?));
+        if let Some((c, after)) = REFERENCES.iter().find_map(known) {
             out.push(c);
-            rest = behind;
-        } else if behind.starts_with('#') || behind.find(ends).unwrap_or(behind.len()) > 1 {
-            let name: String = behind.chars().take(8).collect();
+            rest = after;
+        } else if after.starts_with('#') || after.find(ends).unwrap_or(after.len()) > 1 {
+            let name: String = after.chars().take(8).collect();
             return Err(unsupported(format!(
                 "striptags() of the character reference at \"&{name}\""
             )));
         } else {
             out.push('&');
-            rest = behind;
+            rest = after;
         }
     }
     Ok(out + rest)

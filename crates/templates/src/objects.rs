@@ -199,8 +199,7 @@ impl Joiner {
     pub fn value(args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
         let args = args.into_values();
         let arguments = Arguments::new("joiner", &args, &["sep"])?;
-        let between = arguments.given(0, "sep");
-        let between = between.unwrap_or_else(|| ", ".into());
+        let between = arguments.given(0, "sep").unwrap_or_else(|| ", ".into());
         let is_used = AtomicBool::new(false);
         Ok(Value::from_object(Self { between, is_used }))
     }

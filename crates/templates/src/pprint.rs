@@ -55,10 +55,10 @@ fn in_order(value: &Value) -> Result<Value, Error> {
     })
 }
 
-/// Writes a value from column `indent` on; `behind` characters follow it, and `level` is 1 for the whole.
-fn write(out: &mut String, value: &Value, indent: usize, behind: usize, level: usize) {
+/// Writes a value from column `indent` on; `after` characters follow it, and `level` is 1 for the whole.
+fn write(out: &mut String, value: &Value, indent: usize, after: usize, level: usize) {
     let whole = repr(value);
-    if count(&whole) + indent + behind <= WIDTH {
+    if count(&whole) + indent + after <= WIDTH {
         *out += &whole;
         return;
     }
@@ -78,9 +78,9 @@ fn write(out: &mut String, value: &Value, indent: usize, behind: usize, level: u
                 let name = repr(key);
                 *out += &format!("{name}: ");
                 let is_last = index + 1 == keys.len();
-                let behind = if is_last { behind + 1 } else { 1 };
+                let after = if is_last { after + 1 } else { 1 };
                 let item = value.get_item(key).unwrap_or_default();
-                write(out, &item, indent + 1 + count(&name) + 2, behind, level + 1);
+                write(out, &item, indent + 1 + count(&name) + 2, after, level + 1);
             }
             out.push('}');
         }
@@ -95,18 +95,18 @@ fn write(out: &mut String, value: &Value, indent: usize, behind: usize, level: u
             for (index, item) in items.iter().enumerate() {
                 between(out, index);
                 let is_last = index + 1 == items.len();
-                let behind = if is_last { behind + close.len() } else { 1 };
-                write(out, item, indent + 1, behind, level + 1);
+                let after = if is_last { after + close.len() } else { 1 };
+                write(out, item, indent + 1, after, level + 1);
             }
             *out += close;
         }
         ValueKind::String if !value.is_safe() => {
             let is_whole = level == 1;
-            let (indent, behind) = match is_whole {
-                true => (indent + 1, behind + 1),
-                false => (indent, behind),
+            let (indent, after) = match is_whole {
+                true => (indent + 1, after + 1),
+                false => (indent, after),
             };
-            let parts = parts(value.as_str().unwrap_or_default(), indent, behind);
+            let parts = parts(value.as_str().unwrap_or_default(), indent, after);
             let text = parts.join(&format!("\n{}", " ".repeat(indent)));
             match is_whole && parts.len() > 1 {
                 true => *out += &format!("({text})"),
@@ -118,11 +118,11 @@ fn write(out: &mut String, value: &Value, indent: usize, behind: usize, level: u
 }
 
 /// Splits a string into literals that fit after `indent`, at the ends of lines and words.
-fn parts(text: &str, indent: usize, behind: usize) -> Vec<String> {
+fn parts(text: &str, indent: usize, after: usize) -> Vec<String> {
     let literal = |text: &str| repr(&Value::from(text));
     let fits = |text: &str, is_last: bool| {
-        let behind = if is_last { behind } else { 0 };
-        count(&literal(text)) + indent + behind <= WIDTH
+        let after = if is_last { after } else { 0 };
+        count(&literal(text)) + indent + after <= WIDTH
     };
     let mut parts = Vec::new();
     let all = lines(text, true);

@@ -351,13 +351,13 @@ impl<'a> TemplateWriter<'a> {
                     name if has(ITEM_FILTERS_IF_TRUE, name) => "python_items_if_true|",
                     _ => "",
                 };
-                let behind = if has(GENERATORS, node.name) {
+                let after = if has(GENERATORS, node.name) {
                     "|python_generator"
                 } else {
                     ""
                 };
                 let args = self.arguments(&node.args, false)?;
-                format!("{value}{before}{}{args}{behind}", node.name)
+                format!("{value}{before}{}{args}{after}", node.name)
             }
             Expr::Test(node) => {
                 let (value, args) = (self.expr(&node.expr)?, self.arguments(&node.args, false)?);

@@ -314,11 +314,11 @@ fn rsplit(s: &str, arguments: &Arguments) -> Result<Value, Error> {
     } else {
         let mut rest = s.trim_end_matches(is_space);
         while !rest.is_empty() {
-            let behind = |at: usize| at + rest[at..].chars().next().map_or(0, char::len_utf8);
+            let after = |at: usize| at + rest[at..].chars().next().map_or(0, char::len_utf8);
             let start = if parts.len() + 1 == most {
                 0
             } else {
-                rest.rfind(is_space).map_or(0, behind)
+                rest.rfind(is_space).map_or(0, after)
             };
             parts.push(Value::from(&rest[start..]));
             rest = rest[..start].trim_end_matches(is_space);

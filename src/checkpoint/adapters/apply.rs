@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::Adapter;
 use super::config::AdapterConfig;
-use super::lies::Lies;
 use super::merged::{Change, Factors, Placed, compute, n_rows};
 use super::names::{ClassNames, TensorSlice};
+use super::product_layout::ProductLayout;
 use super::tensors::{AdapterTensors, Low};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::families;
@@ -22,7 +22,7 @@ use crate::error::{Error, Result, listed};
 
 /// A head that shares its weight with the token embeddings: both have one tensor in the files.
 struct Tied {
-    words: String,
+    embeddings: String,
     outputs: Vec<String>,
 }
 
@@ -58,11 +58,11 @@ impl<'b> Base<'b> {
         else {
             return Ok(None);
         };
-        let words = self.plan.source("embeddings.word.weight");
-        match words.filter(|_| output.weight == OutputWeight::Words) {
+        let embeddings = self.plan.source("embeddings.word.weight");
+        match embeddings.filter(|_| output.weight == OutputWeight::Words) {
             None => Ok(None),
-            Some(words) => Ok(Some(Tied {
-                words: words.name.clone(),
+            Some(embeddings) => Ok(Some(Tied {
+                embeddings: embeddings.name.clone(),
                 outputs: self.outputs(task)?,
             })),
         }
@@ -190,7 +190,9 @@ impl Application<'_> {
         };
         // Changes to the base model's own parameters come first: a parameter that shares the tensor must see them too.
         for (name, part) in in_place {
-            let place = self.find(files, &name).or_else(|| self.tied_words(&name));
+            let place = self
+                .find(files, &name)
+                .or_else(|| self.tied_embeddings(&name));
             names.push(self.replace(&name, place, part, config, files)?);
         }
         for (name, part) in saved {
@@ -214,25 +216,27 @@ impl Application<'_> {
     }
 
     /// Returns the token embeddings, if `name` is the weight of a head tied to them.
-    fn tied_words(&self, name: &str) -> Option<TensorSlice> {
+    fn tied_embeddings(&self, name: &str) -> Option<TensorSlice> {
         let tied = self.tied.as_ref()?;
         let is_output = |output: &String| self.names.are_one(name, output);
         tied.outputs.iter().any(is_output).then(|| TensorSlice {
-            name: tied.words.clone(),
+            name: tied.embeddings.clone(),
             features: None,
         })
     }
 
     /// Gives a tied head its own weight before the embeddings change.
     fn untie(&mut self, name: &str, config: &AdapterConfig, files: &mut TensorFiles) {
-        let Some(tied) = self.tied.as_ref().filter(|tied| tied.words == name) else {
+        let Some(tied) = self.tied.as_ref().filter(|tied| tied.embeddings == name) else {
             return;
         };
         let output = tied.outputs.first();
-        if let (false, Some(output), Some(words)) = (config.keeps_ties, output, files.info(name)) {
-            let words = words.clone();
+        if let (false, Some(output), Some(embeddings)) =
+            (config.keeps_ties, output, files.info(name))
+        {
+            let embeddings = embeddings.clone();
             if !files.contains(output) {
-                files.put(output.clone(), words);
+                files.put(output.clone(), embeddings);
             }
         }
     }
@@ -348,18 +352,18 @@ impl Application<'_> {
             lengths,
             rows,
         } = low;
-        let place = match (self.find(files, &weight), self.tied_words(&weight)) {
+        let place = match (self.find(files, &weight), self.tied_embeddings(&weight)) {
             (Some(place), _) => place,
             // A tied head gets its own weight, except for embedding rows that both learn.
-            (None, Some(words)) if rows.is_none() => {
-                let info = files.find(&words.name)?.clone();
+            (None, Some(embeddings)) if rows.is_none() => {
+                let info = files.find(&embeddings.name)?.clone();
                 files.put(weight.clone(), info);
                 TensorSlice {
                     name: weight.clone(),
                     features: None,
                 }
             }
-            (None, Some(words)) => words,
+            (None, Some(embeddings)) => embeddings,
             (None, None) => {
                 let similar = files.similar(&weight, 3);
                 return Err(first.error(format!(
@@ -382,8 +386,8 @@ impl Application<'_> {
             (None, None) if bias.is_none() && lengths.is_none() => return Ok(()),
             _ => return Err(first.error(format!("{module} lacks one of lora_A and lora_B"))),
         };
-        let follows_words = config.keeps_ties && self.tied_words(&weight).is_some();
-        if !follows_words && !target.is_bare {
+        let follows_embeddings = config.keeps_ties && self.tied_embeddings(&weight).is_some();
+        if !follows_embeddings && !target.is_bare {
             let is_output = match self.base.plan.model.as_ref().and_then(|m| m.head.as_ref()) {
                 Some(head) => {
                     let outputs = self.base.outputs(head.task)?;
@@ -415,7 +419,7 @@ impl Application<'_> {
         }
         let factors = Factors {
             scale: config.scale(target.key(), rank)?,
-            lies: self.lies(&place, is_table, config),
+            layout: self.product_layout(&place, is_table, config),
             a,
             b,
             rank,
@@ -504,16 +508,21 @@ impl Application<'_> {
     }
 
     /// Returns the orientation of the factors' product: the family's for this tensor, which `fan_in_fan_out` repeats.
-    fn lies(&self, place: &TensorSlice, is_table: bool, config: &AdapterConfig) -> Lies {
+    fn product_layout(
+        &self,
+        place: &TensorSlice,
+        is_table: bool,
+        config: &AdapterConfig,
+    ) -> ProductLayout {
         let mut sources = self.base.plan.sources.iter();
         let known = sources.find(|source| source.name == place.name);
         let is_in_out = match known {
-            Some(source) => source.lies_transposed(),
+            Some(source) => source.is_transposed(),
             None => config.fan_in_fan_out,
         };
         match is_in_out || is_table {
-            true => Lies::InOut,
-            false => Lies::OutIn,
+            true => ProductLayout::InOut,
+            false => ProductLayout::OutIn,
         }
     }
 }

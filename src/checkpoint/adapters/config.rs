@@ -396,9 +396,9 @@ fn tokens(json: &ConfigJson) -> Result<Vec<(String, Vec<usize>)>> {
             Ok(rows.map(|rows| (String::new(), rows)).into_iter().collect())
         }
         _ => {
-            let of_modules: Option<std::collections::BTreeMap<String, Vec<usize>>> =
+            let merged_layers: Option<std::collections::BTreeMap<String, Vec<usize>>> =
                 json.parsed(key)?;
-            Ok(of_modules.unwrap_or_default().into_iter().collect())
+            Ok(merged_layers.unwrap_or_default().into_iter().collect())
         }
     }
 }

@@ -177,7 +177,7 @@ impl Checkpoint {
             return Ok(found);
         }
         let prefix = self.prefix_in_class()?;
-        for source in self.plan.of_blocks() {
+        for source in self.plan.in_blocks() {
             if let Some(matrix) = ExpertMatrix::of(&self.family, source) {
                 let at = (format!("{prefix}{}", matrix.module), matrix.parameter());
                 found.entry(at).or_default().push(matrix);

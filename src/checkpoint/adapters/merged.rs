@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use candle_core::{Device, Tensor};
 
-use super::lies::Lies;
+use super::product_layout::ProductLayout;
 use super::stacked::ExpertFactors;
 use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
 use crate::checkpoint::scheme::Features;
@@ -22,7 +22,7 @@ pub(super) struct Factors {
     pub b: StoredTensor, // [d_out, rank, ..]
     pub rank: usize,
     pub scale: f64,
-    pub lies: Lies,
+    pub layout: ProductLayout,
 }
 
 /// An adapter's change to a tensor.
@@ -38,7 +38,10 @@ pub(super) enum Change {
         before: OnceLock<Vec<f32>>,
     },
     /// Adds the products for a stack of experts.
-    Experts { factors: ExpertFactors, lies: Lies },
+    Experts {
+        factors: ExpertFactors,
+        layout: ProductLayout,
+    },
     /// Adds the product for one expert. The tensor is the part of the expert's parameter that begins at output
     /// `first_output`.
     Expert {
@@ -87,13 +90,13 @@ impl Factors {
             files.part_rows(part, 0..part.info.shape.first().copied().unwrap_or(1))
         };
         let cpu = &Device::Cpu;
-        let (left, right) = match self.lies {
-            Lies::OutIn => {
+        let (left, right) = match self.layout {
+            ProductLayout::OutIn => {
                 let b = files.part_rows(&self.b, rows.clone())?;
                 let b = Tensor::from_vec(b, (rows.len(), self.rank), cpu)?;
                 (b, Tensor::from_vec(all(&self.a)?, (self.rank, width), cpu)?)
             }
-            Lies::InOut => {
+            ProductLayout::InOut => {
                 let a = all(&self.a)?;
                 let d_in = a.len() / self.rank.max(1);
                 let a = Tensor::from_vec(a, (self.rank, d_in), cpu)?;
@@ -113,9 +116,9 @@ impl Factors {
         let shape = &base.info.shape;
         let rows = n_rows(shape, features);
         let width = shape.iter().skip(1).product();
-        let (d_out, d_in) = match self.lies {
-            Lies::OutIn => (rows, width),
-            Lies::InOut => (width, rows),
+        let (d_out, d_in) = match self.layout {
+            ProductLayout::OutIn => (rows, width),
+            ProductLayout::InOut => (width, rows),
         };
         let a_first = self.a.info.shape.first() == Some(&self.rank);
         let fits = a_first
@@ -123,7 +126,7 @@ impl Factors {
             && n(&self.b) == d_out * self.rank
             && self.b.info.shape.first() == Some(&d_out);
         // No class splits a `Conv1D`.
-        if fits && shape.len() >= 2 && (features.is_none() || self.lies == Lies::OutIn) {
+        if fits && shape.len() >= 2 && (features.is_none() || self.layout == ProductLayout::OutIn) {
             return Ok(());
         }
         let (a, b, rank) = (&self.a.info.shape, &self.b.info.shape, self.rank);
@@ -191,7 +194,9 @@ impl Change {
     ) -> Result<()> {
         match self {
             Self::Product(factors) => add(numbers, &factors.rows(files, rows, width)?),
-            Self::Experts { factors, lies } => add(numbers, &factors.of_all(files, rows, *lies)?),
+            Self::Experts { factors, layout } => {
+                add(numbers, &factors.of_all(files, rows, *layout)?)
+            }
             Self::Expert {
                 factors,
                 expert,
@@ -208,8 +213,8 @@ impl Change {
                 let product = factors.rows(files, rows.clone(), width)?;
                 let n = lengths.info.shape.iter().product();
                 let learned = files.part_rows(&flat(lengths, n), 0..n)?;
-                match factors.lies {
-                    Lies::OutIn => {
+                match factors.layout {
+                    ProductLayout::OutIn => {
                         let mut whole = base_rows()?;
                         add(&mut whole, &product);
                         add(numbers, &product);
@@ -219,7 +224,7 @@ impl Change {
                             numbers.iter_mut().for_each(|number| *number *= factor);
                         }
                     }
-                    Lies::InOut => {
+                    ProductLayout::InOut => {
                         let lengths = match before.get() {
                             Some(known) => known,
                             None => {

@@ -7,11 +7,11 @@
 mod apply;
 mod config;
 mod experts;
-mod lies;
 mod merged;
 mod modules;
 mod names;
 mod parameters;
+mod product_layout;
 mod stacked;
 mod tensors;
 
@@ -178,11 +178,11 @@ pub(super) fn alone<'p>(path: &'p Path, given: Option<&Path>) -> Option<&'p Path
         return None;
     }
     let has_config = given.is_some() || is_named(&path.join("config.json"));
-    let of_torch = |path: &Path| [PICKLE, PICKLE_INDEX].iter().any(|name| is_of(path, name));
+    let is_torch = |path: &Path| [PICKLE, PICKLE_INDEX].iter().any(|name| is_of(path, name));
     let is_model = |path: &Path| match path.extension().and_then(|end| end.to_str()) {
         Some("gguf") => true,
         Some("safetensors") => has_config && !is_of(path, WEIGHTS[0]),
-        _ => has_config && of_torch(path),
+        _ => has_config && is_torch(path),
     };
     let entries = std::fs::read_dir(path).ok()?;
     let has_model = entries.flatten().any(|entry| is_model(&entry.path()));

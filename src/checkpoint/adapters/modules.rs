@@ -149,9 +149,9 @@ impl InClass {
         let Some((stem, parameter)) = inside.rsplit_once('.') else {
             return as_on_disk();
         };
-        let of_role = |role: &str| role.is_empty() || source.role.contains(&format!(".{role}."));
+        let has_role = |role: &str| role.is_empty() || source.role.contains(&format!(".{role}."));
         let mut names = known.names.iter();
-        let renamed = names.find(|(on_disk, role, _)| *on_disk == stem && of_role(role));
+        let renamed = names.find(|(on_disk, role, _)| *on_disk == stem && has_role(role));
         let (stem, is_split) = match renamed {
             Some((_, role, name)) => (*name, !role.is_empty()),
             None => (stem, false),

@@ -42,8 +42,8 @@ impl<'p> ClassNames<'p> {
     /// Collects the names for a family's files.
     pub fn new(family: &Family, siblings: &[&Family], plan: &'p Plan) -> Self {
         let mut prefixes: Vec<String> = vec![String::new(), "model.".to_string()];
-        let of_siblings = siblings.iter().flat_map(|family| &family.prefixes);
-        for prefix in family.prefixes.iter().chain(of_siblings) {
+        let sibling_prefixes = siblings.iter().flat_map(|family| &family.prefixes);
+        for prefix in family.prefixes.iter().chain(sibling_prefixes) {
             if !prefixes.contains(prefix) {
                 prefixes.push(prefix.clone());
             }
@@ -57,7 +57,7 @@ impl<'p> ClassNames<'p> {
             by_class.entry(in_class.name).or_insert(source);
         }
         let mut stacks: HashMap<_, Vec<_>> = HashMap::new();
-        for source in plan.of_blocks() {
+        for source in plan.in_blocks() {
             if let Some(matrix) = ExpertMatrix::of(family, source) {
                 let name = format!("{}.{}", matrix.module, matrix.parameter());
                 stacks.entry(name).or_default().push(matrix);

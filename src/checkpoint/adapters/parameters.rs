@@ -7,8 +7,8 @@
 use super::apply::Application;
 use super::config::AdapterConfig;
 use super::experts::{self, ExpertMatrix, SingleExperts};
-use super::lies::Lies;
 use super::merged::{Change, Placed};
+use super::product_layout::ProductLayout;
 use super::stacked::ExpertFactors;
 use super::tensors::Low;
 use crate::checkpoint::files::{StoredTensor, TensorFiles};
@@ -187,13 +187,13 @@ impl Application<'_> {
                 // The files store the parameter as the class has it.
                 Some(_) if is_new => Change::Experts {
                     factors: factors.clone(),
-                    lies: match source.lies_transposed() {
-                        true => Lies::InOut,
-                        false => Lies::OutIn,
+                    layout: match source.is_transposed() {
+                        true => ProductLayout::InOut,
+                        false => ProductLayout::OutIn,
                     },
                 },
                 Some(_) => continue,
-                None if source.lies_transposed() => {
+                None if source.is_transposed() => {
                     let reason = format!("{parameter} is transposed in {}", source.name);
                     return Err(factors.a.error(reason));
                 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use candle_core::{Device, Tensor};
 
 use super::experts::AssumedOrientation;
-use super::lies::Lies;
+use super::product_layout::ProductLayout;
 use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::error::Result;
 
@@ -89,7 +89,7 @@ impl ExpertFactors {
         &self,
         files: &TensorFiles,
         experts: Range<usize>,
-        lies: Lies,
+        layout: ProductLayout,
     ) -> Result<Vec<f32>> {
         let n_outputs = match self.reading {
             AssumedOrientation::AsTheyLie => self.b.info.shape[0],
@@ -98,9 +98,9 @@ impl ExpertFactors {
         let mut all = Vec::new();
         for expert in experts {
             let product = self.product(files, expert, 0..n_outputs)?;
-            let product = match lies {
-                Lies::OutIn => product,
-                Lies::InOut => product.t()?,
+            let product = match layout {
+                ProductLayout::OutIn => product,
+                ProductLayout::InOut => product.t()?,
             };
             all.extend(product.flatten_all()?.to_vec1::<f32>()?);
         }

@@ -23,12 +23,12 @@ pub(super) fn family() -> Family {
         .renamed("routed_scaling_factor", "route_scale")
         .class_sizes(&["num_experts_per_tok"])
         .embeddings(|json, stack| {
-            let words = padded_words(json, stack)?;
+            let embeddings = padded_token_embeddings(json, stack)?;
             let scale = match json.flag(&["mup_enabled"], false)? {
-                true => (words.d_model as f64).sqrt(),
+                true => (embeddings.d_model as f64).sqrt(),
                 false => 1.0,
             };
-            Ok(words.with_scale(scale).into())
+            Ok(embeddings.with_scale(scale).into())
         })
 }
 

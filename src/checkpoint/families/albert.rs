@@ -75,13 +75,13 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
         of: Projected::Sum,
         bias: true,
     };
-    let words = padded_words(json, stack)?
+    let embeddings = padded_token_embeddings(json, stack)?
         .with_width(width)
         .with_positions(json.size(&["max_position_embeddings"])?)
         .with_types(json.size_or(&["type_vocab_size"], 2)?)
         .with_norm(NormConfig::layer_norm(width, stack.blocks[0].norm.eps))
         .with_dropout(json.number(&["hidden_dropout_prob"], 0.0)?);
-    Ok(words.with_projection(projection).into())
+    Ok(embeddings.with_projection(projection).into())
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

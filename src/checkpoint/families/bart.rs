@@ -57,8 +57,8 @@ pub(super) fn stack(
         StackPart::Encoder => (own(StackPart::Encoder), "*decoder.*"),
         _ => (own(StackPart::Decoder), "*encoder.*"),
     };
-    let of_stacks = OF_STACKS.map(|name| format!("model.{name}"));
-    let of_stacks = of_stacks.each_ref().map(String::as_str);
+    let stack_prefixes = OF_STACKS.map(|name| format!("model.{name}"));
+    let stack_prefixes = stack_prefixes.each_ref().map(String::as_str);
     Family::new(name, &[name], config)
         .part(part)
         .prefixes(&prefixes.each_ref().map(String::as_str))
@@ -78,7 +78,7 @@ pub(super) fn stack(
             ),
             Rule::linear("embeddings.tied_word", &["lm_head"]),
             Rule::linear("embeddings.tied_word", &OF_STACKS),
-            Rule::linear("embeddings.tied_word", &of_stacks),
+            Rule::linear("embeddings.tied_word", &stack_prefixes),
             Rule::linear("embeddings.position", &["embed_positions"]),
             Rule::norm("embeddings.norm", &["layernorm_embedding"]),
         ])

@@ -23,7 +23,7 @@ fn side(json: &ConfigJson, side: &str, placement: NormPlacement) -> Result<Stack
 }
 
 pub(super) fn families() -> Vec<Family> {
-    let behind_two = |json: &ConfigJson, stack: &StackConfig| {
+    let rows_after_two = |json: &ConfigJson, stack: &StackConfig| {
         only_shared(json)?;
         learned_after_two(json, stack)
     };
@@ -31,7 +31,7 @@ pub(super) fn families() -> Vec<Family> {
     let [encoder, decoder] = pair("m2m_100", PRE, sines_except_padding, from_two);
     let m2m_100 = [encoder, decoder.head(HeadTask::CausalLm, causal_lm)]
         .map(|side| side.ignored(SINES).class_sizes(&["pad_token_id"]));
-    let plbart = pair("plbart", POST, behind_two, from_the_text);
+    let plbart = pair("plbart", POST, rows_after_two, from_the_text);
     let marian = pair("marian", POST, sines, |json| start_token(json, 58100));
     let marian = marian.map(|side| side.ignored(SINES));
     let pegasus = pair("pegasus", PRE, sines, |json| start_token(json, 0));
@@ -40,12 +40,12 @@ pub(super) fn families() -> Vec<Family> {
     let small = |json: &ConfigJson| start_token(json, 1);
     let [encoder, decoder] = pair("blenderbot-small", POST, learned_and_normed, small);
     let decoder = decoder.embeddings(|json, stack| {
-        let words = small_words(json, stack)?;
-        Ok(words.with_scale(1.0).with_norm_of_words(true).into()) // embeddings are never scaled
+        let embeddings = small_token_embeddings(json, stack)?;
+        Ok(embeddings.with_scale(1.0).with_norm_of_words(true).into()) // embeddings are never scaled
     });
     [
-        classifying(pair("mbart", PRE, behind_two, from_the_text)),
-        classifying(pair("mvp", POST, behind_two, from_two)),
+        classifying(pair("mbart", PRE, rows_after_two, from_the_text)),
+        classifying(pair("mvp", POST, rows_after_two, from_two)),
         classifying(plbart),
         marian.into(),
         pegasus.into(),
@@ -70,20 +70,20 @@ fn from_the_text(_: &ConfigJson) -> Result<TwoStackKind> {
 fn learned(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let n_positions = json.size_or(&["max_position_embeddings"], 128)?;
     only_shared(json)?;
-    Ok(scaled_words(json, stack)?
+    Ok(scaled_token_embeddings(json, stack)?
         .with_positions(n_positions)
         .into())
 }
 
-fn small_words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {
+fn small_token_embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {
     let n_positions = json.size_or(&["max_position_embeddings"], 512)?;
     only_shared(json)?;
-    let words = scaled_words(json, stack)?.with_positions(n_positions);
-    Ok(words.with_norm(stack.blocks[0].norm))
+    let embeddings = scaled_token_embeddings(json, stack)?.with_positions(n_positions);
+    Ok(embeddings.with_norm(stack.blocks[0].norm))
 }
 
 fn learned_and_normed(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    Ok(small_words(json, stack)?.into())
+    Ok(small_token_embeddings(json, stack)?.into())
 }
 
 fn sines(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
@@ -95,8 +95,8 @@ fn sines(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
         ..ALL_POSITIONS
     };
     only_shared(json)?;
-    let words = scaled_words(json, stack)?;
-    Ok(words.with_position_table(positions).into())
+    let embeddings = scaled_token_embeddings(json, stack)?;
+    Ok(embeddings.with_position_table(positions).into())
 }
 
 pub(super) fn sines_except_padding(
@@ -117,6 +117,6 @@ pub(super) fn own_sines_except_padding(
         vectors: PositionVectors::Sines(LastFrequency::Reached),
         ..positions_except(json.size(&["pad_token_id"])?)
     };
-    let words = scaled_words(json, stack)?;
-    Ok(words.with_position_table(positions).into())
+    let embeddings = scaled_token_embeddings(json, stack)?;
+    Ok(embeddings.with_position_table(positions).into())
 }

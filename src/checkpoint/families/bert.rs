@@ -76,24 +76,24 @@ pub(super) fn embeddings(
         n_rows: json.size(&["max_position_embeddings"])?,
         ..positions
     };
-    let words = typed_words(json, stack, width)?;
-    Ok(words.with_position_table(positions).into())
+    let embeddings = typed_token_embeddings(json, stack, width)?;
+    Ok(embeddings.with_position_table(positions).into())
 }
 
 /// Returns normalized token embeddings with this width and token types, projected if the blocks are wider.
-pub(super) fn typed_words(
+pub(super) fn typed_token_embeddings(
     json: &ConfigJson,
     stack: &StackConfig,
     width: usize,
 ) -> Result<TokenEmbeddingsConfig> {
-    let words = padded_words(json, stack)?
+    let embeddings = padded_token_embeddings(json, stack)?
         .with_width(width)
         .with_types(json.size_or(&["type_vocab_size"], 2)?)
         .with_norm(NormConfig::layer_norm(width, stack.blocks[0].norm.eps))
         .with_dropout(hidden_dropout(json)?);
-    Ok(match width == words.d_model {
-        true => words,
-        false => words.with_projection(EmbeddingProjection {
+    Ok(match width == embeddings.d_model {
+        true => embeddings,
+        false => embeddings.with_projection(EmbeddingProjection {
             of: Projected::Sum,
             bias: true,
         }),

@@ -8,7 +8,7 @@ use super::prelude::*;
 
 pub(super) fn family() -> Family {
     encoder("bert-generation", "bert.")
-        .without_ends()
+        .without_embeddings_and_heads()
         .end_rules(embedding_rules())
         .end_rules([Rule::named(
             "causal_lm.output",
@@ -16,11 +16,11 @@ pub(super) fn family() -> Family {
             &["lm_head.decoder.bias", "lm_head.bias"],
         )])
         .embeddings(|json, stack| {
-            let words = padded_words(json, stack)?
+            let embeddings = padded_token_embeddings(json, stack)?
                 .with_positions(json.size(&["max_position_embeddings"])?)
                 .with_norm(stack.blocks[0].norm)
                 .with_dropout(hidden_dropout(json)?);
-            Ok(words.into())
+            Ok(embeddings.into())
         })
         .head(HeadTask::CausalLm, |json, _| {
             next_token(language_model(json)?.with_bias(true))

@@ -64,11 +64,11 @@ pub(super) fn encoder(table: Family) -> Family {
 
 /// Returns BERT's embeddings without token types.
 fn untyped(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let words = padded_words(json, stack)?
+    let embeddings = padded_token_embeddings(json, stack)?
         .with_positions(json.size(&["max_position_embeddings"])?)
         .with_norm(stack.blocks[0].norm)
         .with_dropout(hidden_dropout(json)?);
-    Ok(words.into())
+    Ok(embeddings.into())
 }
 
 /// The table for LUKE without entities: words attend to words as in RoBERTa.

@@ -43,7 +43,7 @@ fn table(name: &str, prefix: &str, config: fn(&ConfigJson) -> Result<StackConfig
             Rule::linear("feed_forward.down", &["fc2"]),
         ])
         .stack_rules([Rule::norm("final_norm", &["layer_norm"])])
-        .decoder_ends("embed_tokens", "classifier")
+        .decoder_embeddings_and_heads("embed_tokens", "classifier")
         .head(HeadTask::TokenClassification, |json, _| {
             let hidden = json.number(&["hidden_dropout_prob"], 0.1)?;
             token(json, json.number(&["classifier_dropout"], hidden)?)
@@ -75,11 +75,11 @@ fn embeddings(
         vectors,
         ..ALL_POSITIONS
     };
-    let words = padded_words(json, stack)?
+    let embeddings = padded_token_embeddings(json, stack)?
         .with_scale(scale)
         .with_position_table(table)
         .with_dropout(json.number(&["hidden_dropout_prob"], 0.1)?);
-    Ok(words.into())
+    Ok(embeddings.into())
 }
 
 fn xglm(json: &ConfigJson) -> Result<StackConfig> {

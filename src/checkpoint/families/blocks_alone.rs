@@ -79,7 +79,7 @@ pub(super) fn only(table: Family) -> Family {
         embeddings: None,
         pooler: None,
         joined: None,
-        ..table.without_ends()
+        ..table.without_embeddings_and_heads()
     }
 }
 

@@ -24,14 +24,14 @@ pub(super) fn family() -> Family {
             FusedLayout::Blocks,
         ))
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
-        .decoder_ends("word_embeddings", "classifier")
+        .decoder_embeddings_and_heads("word_embeddings", "classifier")
         .end_rules([Rule::norm(
             "embeddings.norm",
             &["word_embeddings_layernorm"],
         )])
         .embeddings(|json, stack| {
             let norm = stack.blocks[0].norm;
-            Ok(words(json, stack)?.with_norm(norm).into())
+            Ok(token_embeddings(json, stack)?.with_norm(norm).into())
         })
         .outside(&["word_embeddings*"])
 }

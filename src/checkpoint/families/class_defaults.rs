@@ -10,8 +10,8 @@ impl ClassDefaults {
     /// class, if the family names one.
     pub fn of(model_type: &str, family: &Family) -> Self {
         let alike = family.keys.class_type.as_ref().unwrap_or(&family.name);
-        let of_type = listed(model_type).or_else(|| listed(alike));
-        let mut values = of_type.unwrap_or_default();
+        let type_defaults = listed(model_type).or_else(|| listed(alike));
+        let mut values = type_defaults.unwrap_or_default();
         if let Some(section) = &family.keys.section {
             values = match (values.remove(section), TextSide::of(model_type)) {
                 (Some(Value::Object(inside)), _) => inside,

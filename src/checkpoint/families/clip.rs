@@ -25,7 +25,7 @@ pub(super) fn towers(name: &str, end: ReadReadout) -> [Family; 2] {
         tower(
             family("text", |json| TEXT.config(json))
                 .initialization(|json| initialization(json, &TEXT))
-                .embeddings(|json, stack| TEXT.words(json, stack, [49408, 77]))
+                .embeddings(|json, stack| TEXT.token_embeddings(json, stack, [49408, 77]))
                 .end_rules([Rule::linear("projection.output", &["text_projection"])])
                 .end_rules([Rule::named("similarity", &["logit_scale"], &[])])
                 .pooler(end)
@@ -41,10 +41,7 @@ pub(super) fn towers(name: &str, end: ReadReadout) -> [Family; 2] {
                 .end_rules([Rule::linear("projection.output", &["visual_projection"])])
                 .pooler(first_normed)
                 .head(HeadTask::ImageClassification, |json, _| {
-                    Ok(
-                        ReadoutConfig::new(TokenSelection::MeanBehind(1))
-                            .with_output(labels(json)?),
-                    )
+                    Ok(ReadoutConfig::new(TokenSelection::MeanAfter(1)).with_output(labels(json)?))
                 }),
             StackPart::Vision,
         ),
@@ -113,12 +110,12 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     let stack = tower.config(json)?;
     let section = tower.section(json)?;
     let factor = section.number(&["initializer_factor"], 1.0)?;
-    let of_both = json.number(&["initializer_factor"], 1.0)?;
+    let outer_factor = json.number(&["initializer_factor"], 1.0)?;
     let embeddings = factor * section.number(&["initializer_range"], 0.02)?;
     let similarity = json.number(&["logit_scale_init_value"], 2.6592)?;
     let width = stack.blocks[0].d_model() as f64;
     let output = Distribution::Normal {
-        deviation: of_both / width.sqrt(),
+        deviation: outer_factor / width.sqrt(),
     };
     let depth = stack.blocks.len() as f64;
     let normal = |by: f64| Distribution::Normal {

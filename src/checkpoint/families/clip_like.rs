@@ -14,15 +14,15 @@ pub(super) fn families() -> Vec<Family> {
             ..text.named(name)
         }
     };
-    let of_images: [ReadEmbeddings; 4] = [
+    let image_embeddings: [ReadEmbeddings; 4] = [
         |json, stack| clip::images(json, stack, [224, 32]),
         |json, stack| clip::images(json, stack, [224, 16]),
         |json, stack| clip::images(json, stack, [768, 32]),
         |json, stack| clip::images(json, stack, [768, 16]),
     ];
-    let of_words: [ReadEmbeddings; 2] = [
-        |json, stack| TEXT.words(json, stack, [49408, 77]),
-        |json, stack| TEXT.words(json, stack, [49408, 16]),
+    let text_embeddings: [ReadEmbeddings; 2] = [
+        |json, stack| TEXT.token_embeddings(json, stack, [49408, 77]),
+        |json, stack| TEXT.token_embeddings(json, stack, [49408, 16]),
     ];
     // These pool a text at its highest token id, whatever the id of the end.
     let highest = |_: &ConfigJson, _: &StackConfig| Ok(ReadoutConfig::new(TokenSelection::Highest));
@@ -33,7 +33,7 @@ pub(super) fn families() -> Vec<Family> {
         // All its positions are normalized.
         Family {
             pooler: None,
-            ..single("git_vision_model", of_images[1]).read_by(|json| VISION.config(json))
+            ..single("git_vision_model", image_embeddings[1]).read_by(|json| VISION.config(json))
         },
         single("kosmos_2_vision_model", |json, stack| {
             clip::images(json, stack, [224, 14])
@@ -44,22 +44,22 @@ pub(super) fn families() -> Vec<Family> {
         "clipseg",
         "clip",
         end_of_text,
-        [of_words[0], of_images[0]],
+        [text_embeddings[0], image_embeddings[0]],
     ));
     families.extend(whole(
         "owlvit",
         "owlvit",
         highest,
-        [of_words[1], of_images[2]],
+        [text_embeddings[1], image_embeddings[2]],
     ));
     families.extend(whole(
         "owlv2",
         "owlv2",
         highest,
-        [of_words[1], of_images[3]],
+        [text_embeddings[1], image_embeddings[3]],
     ));
     for name in ["chinese_clip", "altclip"] {
-        let vision = image(name, of_images[0]);
+        let vision = image(name, image_embeddings[0]);
         families.push(vision.clone().named(&format!("{name}_vision_model")));
         families.push(match name {
             // transformers 5 saves both towers alike.
@@ -75,7 +75,7 @@ fn whole(
     name: &str,
     inside: &str,
     end: ReadReadout,
-    [words, images]: [ReadEmbeddings; 2],
+    [text_embeddings, image_embeddings]: [ReadEmbeddings; 2],
 ) -> [Family; 2] {
     let [text, _] = towers(name, end);
     let prefixes = |tower: &str| {
@@ -85,11 +85,11 @@ fn whole(
             String::new(),
         ]
     };
-    let [of_text, of_images] = [prefixes("text_model"), prefixes("vision_model")];
+    let [text_prefixes, image_prefixes] = [prefixes("text_model"), prefixes("vision_model")];
     let outer = ["decoder.*", "film_mul.*", "*_head.*", "layer_norm.*"];
     [
-        (text.embeddings(words), of_text),
-        (image(name, images), of_images),
+        (text.embeddings(text_embeddings), text_prefixes),
+        (image(name, image_embeddings), image_prefixes),
     ]
     .map(|(table, prefixes)| {
         let inside =

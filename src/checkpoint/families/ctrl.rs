@@ -20,7 +20,7 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["ffn.2"]),
         ])
         .stack_rules([Rule::norm("final_norm", &["layernorm"])])
-        .decoder_ends("w", "classifier")
+        .decoder_embeddings_and_heads("w", "classifier")
         .embeddings(embeddings)
         .head(HeadTask::CausalLm, |json, _| {
             next_token(language_model(json)?.with_bias(true))
@@ -37,11 +37,11 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
         vectors: PositionVectors::Sines(LastFrequency::Before),
         ..ALL_POSITIONS
     };
-    let words = words(json, stack)?
+    let embeddings = token_embeddings(json, stack)?
         .with_scale((stack.blocks[0].d_model() as f64).sqrt())
         .with_position_table(positions)
         .with_dropout(json.number(&["embd_pdrop"], 0.1)?);
-    Ok(words.into())
+    Ok(embeddings.into())
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -47,7 +47,7 @@ pub(super) fn encoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
             Rule::linear("sequence_classification.output", &["classifier"]),
         ])
         .embeddings(embeddings)
-        .head(HeadTask::MaskedLm, words)
+        .head(HeadTask::MaskedLm, masked_lm)
         .head(HeadTask::SequenceClassification, |json, stack| {
             first(json, stack, labels(json)?)
         })
@@ -83,7 +83,7 @@ pub(super) fn first(
 }
 
 /// Returns the masked language model's head. Without `legacy`, it is always tied to the token embeddings.
-fn words(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+fn masked_lm(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let activation = json.activation(&["hidden_act"], Activation::Gelu)?;
     let mut read = word(json, stack, stack.blocks[0].d_model(), activation)?;
     if !json.flag(&["legacy"], true)?
@@ -96,7 +96,7 @@ fn words(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     json.only("embedding_size", &[json!(stack.blocks[0].d_model())])?; // else projected before the norm
-    let mut embeddings = padded_words(json, stack)?
+    let mut embeddings = padded_token_embeddings(json, stack)?
         .with_norm(stack.blocks[0].norm)
         .with_blank_padding(true)
         .with_dropout(hidden_dropout(json)?);

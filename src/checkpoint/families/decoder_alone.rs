@@ -17,8 +17,8 @@ impl Family {
     /// Returns the decoder's table without its cross-attention, whose tensors are ignored.
     pub(in crate::checkpoint) fn alone(self) -> Self {
         let is_cross = |role: &str| role.starts_with("cross_attention");
-        let of_cross = self.block_rules.iter().filter(|rule| is_cross(&rule.role));
-        let names = of_cross.flat_map(|rule| rule.weight.iter().chain(&rule.bias));
+        let cross_rules = self.block_rules.iter().filter(|rule| is_cross(&rule.role));
+        let names = cross_rules.flat_map(|rule| rule.weight.iter().chain(&rule.bias));
         let names: Vec<String> = names.map(|name| format!("*.{name}")).collect();
         let mut family = self.change(BlockChange::new(json!({"cross_attention": null})));
         family.block_rules.retain(|rule| !is_cross(&rule.role));

@@ -99,6 +99,6 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn initialization(json: &ConfigJson) -> Result<Initialization> {
-    let of_blocks = dinov2::initialization(json)?;
-    Ok(of_blocks.with("embeddings.*.weight", dinov2::weight(json)?))
+    let in_blocks = dinov2::initialization(json)?;
+    Ok(in_blocks.with("embeddings.*.weight", dinov2::weight(json)?))
 }

@@ -52,11 +52,11 @@ pub(super) fn family() -> Family {
 }
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let words = padded_words(json, stack)?
+    let embeddings = padded_token_embeddings(json, stack)?
         .with_positions(json.size(&["max_position_embeddings"])?)
         .with_norm(stack.blocks[0].norm)
         .with_dropout(json.number(&["dropout"], 0.1)?);
-    Ok(words.into())
+    Ok(embeddings.into())
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

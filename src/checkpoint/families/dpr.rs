@@ -9,7 +9,7 @@ use super::prelude::*;
 pub(super) fn family() -> Family {
     bert::encoder("dpr", "question_encoder.bert_model.")
         .prefixes(&["question_encoder.bert_model.", "ctx_encoder.bert_model."])
-        .without_ends()
+        .without_embeddings_and_heads()
         .end_rules(embedding_rules())
         .end_rules([Rule::linear(
             "pooler.transform",

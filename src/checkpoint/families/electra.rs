@@ -2,7 +2,7 @@
 //!
 //! transformers' `ElectraForPreTraining`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/electra/modeling_electra.py>
 
-use super::bert::{encoder, typed_words};
+use super::bert::{encoder, typed_token_embeddings};
 use super::encoder::*;
 use super::prelude::*;
 
@@ -42,8 +42,8 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
         n_rows: json.size(&["max_position_embeddings"])?,
         ..ALL_POSITIONS
     };
-    let words = typed_words(json, stack, width(json, stack)?)?;
-    Ok(words.with_position_table(positions).into())
+    let embeddings = typed_token_embeddings(json, stack, width(json, stack)?)?;
+    Ok(embeddings.with_position_table(positions).into())
 }
 
 fn generated(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {

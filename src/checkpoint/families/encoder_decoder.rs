@@ -19,17 +19,17 @@ pub(super) fn only_shared(json: &ConfigJson) -> Result<()> {
 }
 
 /// Returns token embeddings, scaled if the file says so.
-pub(super) fn scaled_words(
+pub(super) fn scaled_token_embeddings(
     json: &ConfigJson,
     stack: &StackConfig,
 ) -> Result<TokenEmbeddingsConfig> {
-    let words = padded_words(json, stack)?;
+    let embeddings = padded_token_embeddings(json, stack)?;
     let scale = match json.flag(&["scale_embedding"], false)? {
-        true => (words.d_model as f64).sqrt(),
+        true => (embeddings.d_model as f64).sqrt(),
         false => 1.0,
     };
     let dropout = json.number(&["dropout"], 0.1)?;
-    Ok(words.with_scale(scale).with_dropout(dropout))
+    Ok(embeddings.with_scale(scale).with_dropout(dropout))
 }
 
 /// Returns normalized token embeddings with learned positions, whose first two rows are unused.
@@ -37,14 +37,17 @@ pub(super) fn learned_after_two(
     json: &ConfigJson,
     stack: &StackConfig,
 ) -> Result<EmbeddingsConfig> {
-    let words = scaled_words(json, stack)?;
-    let norm = NormConfig::layer_norm(words.d_model, 1e-5);
+    let embeddings = scaled_token_embeddings(json, stack)?;
+    let norm = NormConfig::layer_norm(embeddings.d_model, 1e-5);
     let positions = PositionTableConfig {
         n_rows: json.size_or(&["max_position_embeddings"], 1024)? + 2,
         first_row: 2,
         ..ALL_POSITIONS
     };
-    Ok(words.with_position_table(positions).with_norm(norm).into())
+    Ok(embeddings
+        .with_position_table(positions)
+        .with_norm(norm)
+        .into())
 }
 
 /// Returns the decoder's start token; `default` if the file names none.

@@ -16,9 +16,9 @@ pub(super) fn family() -> Family {
         .embeddings(|json, stack| {
             let embeddings = bert::embeddings(json, stack, ALL_POSITIONS)?;
             Ok(match embeddings {
-                EmbeddingsConfig::Tokens(words) if json.flag(&["use_task_id"], false)? => {
+                EmbeddingsConfig::Tokens(embeddings) if json.flag(&["use_task_id"], false)? => {
                     let n_tasks = json.size_or(&["task_type_vocab_size"], 3)?;
-                    words.with_tasks(n_tasks).into()
+                    embeddings.with_tasks(n_tasks).into()
                 }
                 embeddings => embeddings,
             })

@@ -55,21 +55,21 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let mut words = padded_words(json, stack)?.with_blank_padding(true);
+    let mut embeddings = padded_token_embeddings(json, stack)?.with_blank_padding(true);
     if json.flag(&["token_dropout"], false)? {
-        words = words.with_token_dropout(TokenDropout {
+        embeddings = embeddings.with_token_dropout(TokenDropout {
             token: json.size(&["mask_token_id"])? as u32,
             usual: 0.15 * 0.8, // the same for every ESM, as in transformers
         });
     }
     if json.flag(&["emb_layer_norm_before"], false)? {
-        words = words.with_norm(stack.blocks[0].norm);
+        embeddings = embeddings.with_norm(stack.blocks[0].norm);
     }
     if !is_rotary(json)? {
-        words = words.with_position_table(PositionTableConfig {
+        embeddings = embeddings.with_position_table(PositionTableConfig {
             n_rows: json.size(&["max_position_embeddings"])?,
             ..positions_except(json.size(&["pad_token_id"])?)
         });
     }
-    Ok(words.into())
+    Ok(embeddings.into())
 }

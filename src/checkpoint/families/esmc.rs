@@ -11,7 +11,7 @@ use super::prelude::*;
 pub(super) fn families() -> Vec<Family> {
     let ultrabert = decoder("ultrabert", ultrabert)
         .prefixes(&["ultrabert.", "model.", ""])
-        .without_ends()
+        .without_embeddings_and_heads()
         .end_rules([
             Rule::linear("embeddings.word", &["embed_tokens"]),
             Rule::linear("sequence_classification.output", &["classifier"]),
@@ -34,9 +34,9 @@ fn ultrabert(json: &ConfigJson) -> Result<StackConfig> {
     let usual = biased_block(&json.without("rope_parameters"))?;
     let stack = uniform(json, usual)?;
     let head_dim = stack.blocks[0].attention()?.head_dim;
-    let turn = |kind, theta| json.rotary_of_type(kind, "rope_theta", head_dim, theta);
-    let near = turn("sliding_attention", 10_000.0)?;
-    let far = turn("full_attention", 2_560_000.0)?;
+    let rotary = |kind, theta| json.rotary_of_type(kind, "rope_theta", head_dim, theta);
+    let near = rotary("sliding_attention", 10_000.0)?;
+    let far = rotary("full_attention", 2_560_000.0)?;
     let window = json.size_or(&["sliding_window"], 128)?;
     let is_sliding = json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(3))?;
     Ok(stack.with_each_attention(|i, attention| {
@@ -60,7 +60,7 @@ fn esmc_table() -> Family {
             "lm_head",
         ]))
         .end_rules(first_token_rules())
-        .embeddings(|json, stack| Ok(words(json, stack)?.into()))
+        .embeddings(|json, stack| Ok(token_embeddings(json, stack)?.into()))
         .head(HeadTask::MaskedLm, |json, stack| {
             let d_model = stack.blocks[0].d_model();
             let transform = TransformConfig::new(d_model, Activation::Gelu);

@@ -12,7 +12,7 @@ pub(super) fn family() -> Family {
             .with_each_attention(|_, attention| attention.visibility = Visibility::Bidirectional))
     })
     .prefixes(&["model.", ""])
-    .without_ends()
+    .without_embeddings_and_heads()
     .end_rules([
         Rule::linear("embeddings.word", &["embed_tokens"]),
         Rule::linear("masked_lm.output", &["lm_head"]),

@@ -5,7 +5,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/exaone_moe/modeling_exaone_moe.py>
 
 use super::llama::{block, prefix_by_head, uniform};
-use super::olmo::{behind, norms_after};
+use super::olmo::{normed_outputs, norms_after};
 use super::prelude::*;
 use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
 
@@ -19,7 +19,7 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn exaone4(json: &ConfigJson) -> Result<StackConfig> {
-    let block = behind(json, AttentionBias::NONE, QueryKeyNormSpan::Head)?;
+    let block = normed_outputs(json, AttentionBias::NONE, QueryKeyNormSpan::Head)?;
     with_windows(json, uniform(json, block)?)
 }
 

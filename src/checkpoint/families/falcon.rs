@@ -37,7 +37,7 @@ pub(super) fn family() -> Family {
             false => Ok(&["*.input_layernorm.*", "*.post_attention_layernorm.*"]),
         }
     })
-    .decoder_ends("word_embeddings", "classifier")
+    .decoder_embeddings_and_heads("word_embeddings", "classifier")
     .outside(&["word_embeddings.*"])
 }
 

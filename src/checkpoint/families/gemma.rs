@@ -19,7 +19,7 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn gemma_decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
-    decoder(name, config).embeddings(|json, stack| Ok(scaled_words(json, stack)?.into()))
+    decoder(name, config).embeddings(|json, stack| Ok(scaled_token_embeddings(json, stack)?.into()))
 }
 
 /// The table for models with norms before and after each sublayer.
@@ -38,12 +38,12 @@ pub(super) fn sandwich_table(name: &str, config: fn(&ConfigJson) -> Result<Stack
 }
 
 /// Returns token embeddings times the square root of the width.
-pub(super) fn scaled_words(
+pub(super) fn scaled_token_embeddings(
     json: &ConfigJson,
     stack: &StackConfig,
 ) -> Result<TokenEmbeddingsConfig> {
     let scale = (stack.blocks[0].d_model() as f64).sqrt();
-    Ok(padded_words(json, stack)?.with_scale(scale))
+    Ok(padded_token_embeddings(json, stack)?.with_scale(scale))
 }
 
 fn gemma(json: &ConfigJson) -> Result<StackConfig> {

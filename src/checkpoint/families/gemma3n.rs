@@ -61,7 +61,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         n_streams: json.size_or(&["altup_num_inputs"], 4)?,
         active: json.size_or(&["altup_active_idx"], 0)?,
     });
-    let of_inputs = layer_inputs(json, &mut usual)?;
+    let input_norm = layer_inputs(json, &mut usual)?;
     let head_dim = usual.attention()?.head_dim;
     let kind = "sliding_attention";
     let local = json.rotary_of_type(kind, "rope_local_base_freq", head_dim, 10_000.0)?;
@@ -81,7 +81,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
             return Err(json.error(&[key], reason));
         }
     }
-    let stack = uniform(one_width, usual)?.with_layer_inputs(of_inputs);
+    let stack = uniform(one_width, usual)?.with_layer_inputs(input_norm);
     let stack = stack.with_each_attention(|i, attention| {
         let rotary = if is_sliding[i] { &local } else { &global };
         attention.position = Position::Rotary(rotary.clone());

@@ -50,8 +50,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     usual.attention_mut()?.query_key_norm =
         Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
     usual.gemma.output_scale = true;
-    let of_inputs = layer_inputs(json, &mut usual)?;
-    let mut stack = uniform(json, usual)?.with_layer_inputs(of_inputs);
+    let input_norm = layer_inputs(json, &mut usual)?;
+    let mut stack = uniform(json, usual)?.with_layer_inputs(input_norm);
     let last = stack.blocks.len() - 1;
     let is_sliding = json.sliding_layers(last + 1, |i| !(i + 1).is_multiple_of(6))?;
     let each = json.section(&["per_layer_config"])?;

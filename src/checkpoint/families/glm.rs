@@ -29,7 +29,7 @@ fn chatglm() -> Family {
         .replace_block_rules(Rule::fused_gate(&["mlp.dense_h_to_4h"], GateHalf::First))
         .replace_block_rules([Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"])])
         .replace_stack_rules([Rule::norm("final_norm", &["encoder.final_layernorm"])])
-        .without_ends()
+        .without_embeddings_and_heads()
         .end_rules([
             Rule::linear("embeddings.word", &["embedding.word_embeddings"]),
             Rule::linear("causal_lm.output", &["output_layer"]),

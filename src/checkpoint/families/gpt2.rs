@@ -25,7 +25,7 @@ pub(super) fn family() -> Family {
             Rule::conv1d("cross_attention.output", &["crossattention.c_proj"]),
         ])
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
-        .decoder_ends("wte", "classifier")
+        .decoder_embeddings_and_heads("wte", "classifier")
         .end_rules([Rule::linear("embeddings.position", &["wpe"])])
         .embeddings(embeddings)
         .ignored(&["*.attn.bias"]) // causal masks, not biases
@@ -47,8 +47,8 @@ fn cross_attention_half(role: &str, half: GateHalf) -> Rule {
 pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let n_positions = json.size(&["n_positions", "max_position_embeddings"])?;
     let dropout = json.number(&["embd_pdrop"], 0.1)?;
-    let words = words(json, stack)?.with_positions(n_positions);
-    Ok(words.with_dropout(dropout).into())
+    let embeddings = token_embeddings(json, stack)?.with_positions(n_positions);
+    Ok(embeddings.with_dropout(dropout).into())
 }
 
 pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {

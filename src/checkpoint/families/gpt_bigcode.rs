@@ -22,7 +22,7 @@ pub(super) fn family() -> Family {
             FusedLayout::PerGroup,
         ))
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
-        .decoder_ends("wte", "classifier")
+        .decoder_embeddings_and_heads("wte", "classifier")
         .end_rules([Rule::linear("embeddings.position", &["wpe"])])
         .embeddings(embeddings)
         .ignored(&["*.attn.bias"])

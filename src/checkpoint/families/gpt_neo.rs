@@ -19,7 +19,7 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["mlp.c_proj"]),
         ])
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
-        .decoder_ends("wte", "classifier")
+        .decoder_embeddings_and_heads("wte", "classifier")
         .end_rules([Rule::linear("embeddings.position", &["wpe"])])
         .embeddings(embeddings)
         .ignored(&["*.attn.attention.bias"])
@@ -28,9 +28,9 @@ pub(super) fn family() -> Family {
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let n_positions = json.size(&["max_position_embeddings"])?;
-    let words = words(json, stack)?.with_positions(n_positions);
+    let embeddings = token_embeddings(json, stack)?.with_positions(n_positions);
     let dropout = json.number(&["embed_dropout"], 0.0)?;
-    Ok(words.with_dropout(dropout).into())
+    Ok(embeddings.with_dropout(dropout).into())
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

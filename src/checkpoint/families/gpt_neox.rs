@@ -12,7 +12,7 @@ pub(super) fn families() -> Vec<Family> {
         .block_rules([Rule::linear("attention.output", &["attention.dense"])])
         .embeddings(|json, stack| {
             let dropout = json.number(&["hidden_dropout"], 0.0)?;
-            Ok(words(json, stack)?.with_dropout(dropout).into())
+            Ok(token_embeddings(json, stack)?.with_dropout(dropout).into())
         });
     let output = Rule::named(
         "attention.output",
@@ -43,7 +43,7 @@ fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
             FusedLayout::Blocks,
         ))
         .stack_rules([Rule::norm("final_norm", &["final_layer_norm"])])
-        .decoder_ends("embed_in", "classifier")
+        .decoder_embeddings_and_heads("embed_in", "classifier")
         .end_rules([Rule::linear("causal_lm.output", &["embed_out"])])
         .new_names(|_| Ok(&["embed_out.*"]))
         .ignored(&["*.attention.bias"])

@@ -28,10 +28,10 @@ pub(super) fn family() -> Family {
             Some("codegen") => Ok(&["*.qkv_proj.*"]),
             _ => Ok(&["*.q_proj.*", "*.k_proj.*", "*.v_proj.*"]),
         })
-        .decoder_ends("wte", "classifier")
+        .decoder_embeddings_and_heads("wte", "classifier")
         .embeddings(|json, stack| {
             let dropout = json.number(&["embd_pdrop"], 0.0)?;
-            Ok(words(json, stack)?.with_dropout(dropout).into())
+            Ok(token_embeddings(json, stack)?.with_dropout(dropout).into())
         })
         .head(HeadTask::CausalLm, |json, _| {
             next_token(language_model(json)?.with_bias(true))
@@ -43,10 +43,10 @@ pub(super) fn family() -> Family {
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json)?;
-    let turning = json
+    let rotary_dim = json
         .switchable_size("rotary_dim", 64)?
         .ok_or_else(|| json.error(&["rotary_dim"], "found null, expected an integer"))?;
-    let rotary = RotaryConfig::new(turning, 10000.0).with_pairing(RotaryPairing::Interleaved);
+    let rotary = RotaryConfig::new(rotary_dim, 10000.0).with_pairing(RotaryPairing::Interleaved);
     block.attention_mut()?.position = Position::Rotary(rotary);
     block.attention_mut()?.bias = AttentionBias::NONE;
     block.topology = Topology::Parallel(ParallelNorm::Shared);

@@ -13,7 +13,9 @@ pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) 
     decoder(name, config)
         .embeddings(|json, stack| {
             let scale = json.number(&["embedding_multiplier"], 1.0)?;
-            Ok(padded_words(json, stack)?.with_scale(scale).into())
+            Ok(padded_token_embeddings(json, stack)?
+                .with_scale(scale)
+                .into())
         })
         .head(HeadTask::CausalLm, |json, _| {
             let keys = ["logits_scaling"];

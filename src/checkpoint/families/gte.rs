@@ -57,9 +57,10 @@ fn gte(name: &str) -> Family {
             &["classifier"],
         )])
         .embeddings(|json, stack| {
-            let mut words = bert::typed_words(json, stack, stack.blocks[0].d_model())?;
-            words.n_types = words.n_types.filter(|&n_types| n_types > 0);
-            Ok(words.into())
+            let mut embeddings =
+                bert::typed_token_embeddings(json, stack, stack.blocks[0].d_model())?;
+            embeddings.n_types = embeddings.n_types.filter(|&n_types| n_types > 0);
+            Ok(embeddings.into())
         })
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(HeadTask::MaskedLm, word_by_gelu)

@@ -67,19 +67,19 @@ fn internlm(json: &ConfigJson) -> Result<StackConfig> {
         }
     };
     Ok(stack.with_each_attention(|_, attention| {
-        let of_head = RotaryConfig::new(attention.head_dim, theta);
-        attention.position = Position::Rotary(of_head.with_scaling(scaling.clone()));
+        let head_rotary = RotaryConfig::new(attention.head_dim, theta);
+        attention.position = Position::Rotary(head_rotary.with_scaling(scaling.clone()));
     }))
 }
 
 fn internlm3(json: &ConfigJson) -> Result<StackConfig> {
-    let of_attention = json.flag(&["attention_bias", "qkv_bias"], false)?;
-    if json.flag(&["mlp_bias", "bias"], false)? != of_attention {
+    let attention_bias = json.flag(&["attention_bias", "qkv_bias"], false)?;
+    if json.flag(&["mlp_bias", "bias"], false)? != attention_bias {
         let reason = "attention and feed-forward must both have biases or both have none, as in transformers";
         return Err(json.error(&["qkv_bias", "bias"], reason));
     }
-    let json = json.with_default("attention_bias", of_attention);
-    llama(&json.with_default("mlp_bias", of_attention))
+    let json = json.with_default("attention_bias", attention_bias);
+    llama(&json.with_default("mlp_bias", attention_bias))
 }
 
 fn iquestcoder(json: &ConfigJson) -> Result<StackConfig> {

@@ -34,7 +34,9 @@ pub(super) fn family() -> Family {
             ),
         ])
         .embeddings(|json, stack| match is_linear(json)? {
-            true => Ok(bert::typed_words(json, stack, stack.blocks[0].d_model())?.into()),
+            true => {
+                Ok(bert::typed_token_embeddings(json, stack, stack.blocks[0].d_model())?.into())
+            }
             false => bert::embeddings(json, stack, ALL_POSITIONS),
         })
         .new_names(|json| {

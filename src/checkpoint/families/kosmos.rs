@@ -5,7 +5,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/kosmos2/modeling_kosmos2.py>
 
 use super::bart_like::SINES;
-use super::encoder_decoder::scaled_words;
+use super::encoder_decoder::scaled_token_embeddings;
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -14,10 +14,10 @@ pub(super) fn families() -> Vec<Family> {
             "attention.sub_norm",
             &["self_attn.inner_attn_ln"],
         )])
-        .embeddings(|json, stack| Ok(words(json, stack)?.into()));
+        .embeddings(|json, stack| Ok(token_embeddings(json, stack)?.into()));
     let second = table("kosmos_2_5_text_model", config)
         .end_rules([Rule::linear("embeddings.type", &["segment_emb"])])
-        .embeddings(|json, stack| Ok(words(json, stack)?.with_types(2).into()))
+        .embeddings(|json, stack| Ok(token_embeddings(json, stack)?.with_types(2).into()))
         .outside(&["segment_emb.*"]);
     vec![first, second]
 }
@@ -47,16 +47,16 @@ fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
         .class_sizes(&["vocab_size", "max_position_embeddings", "pad_token_id"])
 }
 
-fn words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {
+fn token_embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {
     let positions = PositionTableConfig {
         n_rows: json.size(&["max_position_embeddings"])? + 2,
         vectors: PositionVectors::Sines(LastFrequency::Reached),
         ..positions_except(json.size(&["pad_token_id"])?)
     };
     let dropout = json.number(&["dropout"], 0.1)?;
-    let words = scaled_words(json, stack)?.with_position_table(positions);
+    let embeddings = scaled_token_embeddings(json, stack)?.with_position_table(positions);
     // transformers applies the dropout twice.
-    Ok(words.with_dropout(1.0 - (1.0 - dropout).powi(2)))
+    Ok(embeddings.with_dropout(1.0 - (1.0 - dropout).powi(2)))
 }
 
 fn kosmos_2(json: &ConfigJson) -> Result<StackConfig> {

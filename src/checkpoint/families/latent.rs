@@ -36,12 +36,12 @@ pub(super) const USUAL: LatentSizes = [1536, 512, 128, 64, 128];
 /// `rope_interleave`.
 pub(super) fn latent_block(
     json: &ConfigJson,
-    [query_rank, rank, plain, turning, value_dim]: LatentSizes,
+    [query_rank, rank, plain, default_rotary_dim, value_dim]: LatentSizes,
     pairing: Option<RotaryPairing>,
 ) -> Result<BlockConfig> {
     let n_heads = json.size(&["num_attention_heads"])?;
     json.only("num_key_value_heads", &[n_heads.into()])?;
-    let rotary_dim = json.size_or(&["qk_rope_head_dim"], turning)?;
+    let rotary_dim = json.size_or(&["qk_rope_head_dim"], default_rotary_dim)?;
     let mut block = block(
         &json.with_default("head_dim", rotary_dim),
         AttentionBias::NONE,

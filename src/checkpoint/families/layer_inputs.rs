@@ -2,7 +2,7 @@
 //!
 //! transformers' `Gemma3nTextModel.project_per_layer_inputs`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>
 
-use super::gemma::scaled_words;
+use super::gemma::scaled_token_embeddings;
 use super::prelude::*;
 
 /// Adds per-layer inputs and layers that attend to other layers' keys to a table.
@@ -22,14 +22,14 @@ pub(super) fn with_layer_inputs(table: Family) -> Family {
             &["embed_tokens_per_layer"],
         )])
         .embeddings(|json, stack| {
-            let words = scaled_words(json, stack)?;
+            let embeddings = scaled_token_embeddings(json, stack)?;
             let Some(norm) = stack.layer_inputs else {
-                return Ok(words.into());
+                return Ok(embeddings.into());
             };
             let n_tokens = json.size_or(&["vocab_size_per_layer_input"], 262_144)?;
             let n_layers = stack.layers.len();
             let table = LayerInputTable::new(n_tokens, n_layers, norm.d_model);
-            Ok(words.with_layer_inputs(table).into())
+            Ok(embeddings.with_layer_inputs(table).into())
         })
         // Unused projections in layers that attend to other layers' keys.
         .ignored(&["*.k_proj.weight", "*.v_proj.weight", "*.k_norm.weight"])

@@ -38,8 +38,8 @@ pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
         ))
         .block_rules(Rule::fused_gate(&["mlp.gate_up_proj"], GateHalf::First))
         .stack_rules([Rule::norm("final_norm", &["norm"])])
-        .decoder_ends("embed_tokens", "score")
-        .embeddings(|json, stack| Ok(padded_words(json, stack)?.into()))
+        .decoder_embeddings_and_heads("embed_tokens", "score")
+        .embeddings(|json, stack| Ok(padded_token_embeddings(json, stack)?.into()))
         .outside(&["*embed_tokens.*"])
 }
 

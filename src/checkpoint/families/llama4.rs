@@ -55,13 +55,13 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let dense = json.size_or(&["intermediate_size_mlp"], 16384)?;
     let stack = uniform(json, block)?;
     let n_blocks = stack.blocks.len();
-    let turns = turning(json, n_blocks)?;
-    let stays = chunked(json, &turns)?;
+    let rotates = rotating_layers(json, n_blocks)?;
+    let stays = chunked(json, &rotates)?;
     let step = json.size_or(&["interleave_moe_layer_step"], 1)?.max(1);
     let listed = json.numbers(&["moe_layers"])?;
     let stack = stack.with_each_attention(|i, attention| {
         attention.chunk = chunk.filter(|_| stays[i]);
-        match turns[i] {
+        match rotates[i] {
             true => attention.query_key_norm = norm,
             false => {
                 attention.position = Position::None;
@@ -93,7 +93,7 @@ fn experts(json: &ConfigJson, d_ff: usize) -> Result<ExpertsConfig> {
 }
 
 /// Returns for each layer whether it has rotary embeddings. An empty list counts as absent.
-fn turning(json: &ConfigJson, n_blocks: usize) -> Result<Vec<bool>> {
+fn rotating_layers(json: &ConfigJson, n_blocks: usize) -> Result<Vec<bool>> {
     let key = "no_rope_layers"; // 1 with rotation
     match json.numbers(&[key])?.filter(|flags| !flags.is_empty()) {
         Some(flags) if flags.len() >= n_blocks => {
@@ -114,10 +114,10 @@ fn turning(json: &ConfigJson, n_blocks: usize) -> Result<Vec<bool>> {
 
 /// Returns for each layer whether its attention is chunked: from `layer_types`, or without it in layers with rotary
 /// embeddings.
-fn chunked(json: &ConfigJson, turns: &[bool]) -> Result<Vec<bool>> {
+fn chunked(json: &ConfigJson, rotates: &[bool]) -> Result<Vec<bool>> {
     let key = "layer_types";
     let Some(types) = json.texts(&[key])? else {
-        return Ok(turns.to_vec());
+        return Ok(rotates.to_vec());
     };
     let is_chunked = |kind: &String| match kind.as_str() {
         "chunked_attention" => Ok(true),
@@ -128,10 +128,10 @@ fn chunked(json: &ConfigJson, turns: &[bool]) -> Result<Vec<bool>> {
         }
     };
     let all = types.iter().map(is_chunked).collect::<Result<Vec<_>>>()?;
-    match all.len() >= turns.len() {
+    match all.len() >= rotates.len() {
         true => Ok(all),
         false => {
-            let reason = format!("lists {} layers, expected {}", all.len(), turns.len());
+            let reason = format!("lists {} layers, expected {}", all.len(), rotates.len());
             Err(json.error(&[key], reason))
         }
     }

@@ -37,7 +37,9 @@ pub(super) fn families() -> Vec<Family> {
     let minicpm = decoder("minicpm", minicpm)
         .embeddings(|json, stack| {
             let scale = json.number(&["scale_emb"], 1.0)?;
-            Ok(padded_words(json, stack)?.with_scale(scale).into())
+            Ok(padded_token_embeddings(json, stack)?
+                .with_scale(scale)
+                .into())
         })
         .head(HeadTask::CausalLm, |json, stack| {
             let base = json.number(&["dim_model_base"], 1.0)?;

@@ -16,10 +16,10 @@ pub(super) fn family() -> Family {
         ])
         .stack_rules([Rule::norm("final_norm", &["encoder.ln"])])
         .embeddings(|json, stack| {
-            let words = padded_words(json, stack)?
+            let embeddings = padded_token_embeddings(json, stack)?
                 .with_positions(json.size(&["max_position_embeddings"])?)
                 .with_types(json.size_or(&["type_vocab_size"], 2)?);
-            Ok(words.with_dropout(hidden_dropout(json)?).into())
+            Ok(embeddings.with_dropout(hidden_dropout(json)?).into())
         })
         .head(HeadTask::SequenceClassification, |json, _| {
             pooled(json, hidden_dropout(json)?)

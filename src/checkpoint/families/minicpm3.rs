@@ -14,7 +14,9 @@ pub(super) fn families() -> Vec<Family> {
         latent_decoder("minicpm3", minicpm3)
             .embeddings(|json, stack| {
                 let scale = json.number(&["scale_emb"], 12.0)?;
-                Ok(padded_words(json, stack)?.with_scale(scale).into())
+                Ok(padded_token_embeddings(json, stack)?
+                    .with_scale(scale)
+                    .into())
             })
             .head(HeadTask::CausalLm, |json, stack| {
                 let d_model = stack.blocks[0].d_model();
@@ -32,11 +34,10 @@ fn youtu(json: &ConfigJson) -> Result<StackConfig> {
 fn of_youtu(json: &ConfigJson) -> Result<Initialization> {
     let usual = 2.0 / (5.0 * json.size(&["hidden_size"])? as f64).sqrt();
     let deviation = initializer_range::deviation(json, usual)?;
-    let of_words = json.number(&["embedding_initializer_range"], 2.0 * deviation)?;
-    let of_words = Distribution::Normal {
-        deviation: of_words,
+    let embeddings = Distribution::Normal {
+        deviation: json.number(&["embedding_initializer_range"], 2.0 * deviation)?,
     };
-    Ok(Initialization::normal(deviation).with("embeddings.word.weight", of_words))
+    Ok(Initialization::normal(deviation).with("embeddings.word.weight", embeddings))
 }
 
 fn minicpm3(json: &ConfigJson) -> Result<StackConfig> {

@@ -64,10 +64,10 @@ const DENSE: [&str; 2] = ["head.dense", "projection_head.dense"];
 const NORM: [&str; 2] = ["head.norm", "projection_head.norm"];
 
 pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let words = padded_words(json, stack)?
+    let embeddings = padded_token_embeddings(json, stack)?
         .with_norm(stack.blocks[0].norm)
         .with_dropout(json.number(&["embedding_dropout"], 0.0)?);
-    Ok(words.into())
+    Ok(embeddings.into())
 }
 
 pub(super) fn head(

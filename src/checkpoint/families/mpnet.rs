@@ -63,11 +63,11 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
         n_rows: json.size(&["max_position_embeddings"])?,
         ..positions_except(1) // independent of the padding id
     };
-    let words = padded_words(json, stack)?
+    let embeddings = padded_token_embeddings(json, stack)?
         .with_position_table(positions)
         .with_norm(stack.blocks[0].norm)
         .with_dropout(hidden_dropout(json)?);
-    Ok(words.into())
+    Ok(embeddings.into())
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

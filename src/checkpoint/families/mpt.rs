@@ -17,7 +17,7 @@ pub(super) fn family() -> Family {
         ])
         .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
         .stack_rules([Rule::norm("final_norm", &["norm_f"])])
-        .decoder_ends("wte", "classifier")
+        .decoder_embeddings_and_heads("wte", "classifier")
         .outside(&["wte.*", "wpe.*"])
 }
 

@@ -27,9 +27,11 @@ pub(super) fn family() -> Family {
             next_token(output.with_soft_cap(Some(cap)))
         })
         .embeddings(|json, stack| {
-            let words = padded_words(json, stack)?;
-            let norm = NormConfig::rms_norm(words.d_model, stack.blocks[0].norm.eps);
-            Ok(words.with_norm(norm.with_weight(NormWeight::Absent)).into())
+            let embeddings = padded_token_embeddings(json, stack)?;
+            let norm = NormConfig::rms_norm(embeddings.d_model, stack.blocks[0].norm.eps);
+            Ok(embeddings
+                .with_norm(norm.with_weight(NormWeight::Absent))
+                .into())
         })
 }
 
@@ -54,7 +56,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     // Every fourth layer, counted from the last.
     let is_global = |i: usize| (n_blocks - 1 - i).is_multiple_of(4);
     let key = "layer_rope_theta"; // 0 is for no rotation
-    let turns: Vec<bool> = match json.numbers(&[key])? {
+    let rotates: Vec<bool> = match json.numbers(&[key])? {
         Some(thetas) if thetas.len() >= n_blocks => {
             thetas.iter().map(|&theta| theta != 0.0).collect()
         }
@@ -68,7 +70,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let is_sliding = json.sliding_layers(n_blocks, |i| !is_global(i))?;
     Ok(stack.with_each_attention(|i, attention| {
         attention.window = window.filter(|_| is_sliding[i]);
-        if !turns[i] {
+        if !rotates[i] {
             attention.position = Position::None;
         }
     }))

@@ -68,11 +68,11 @@ fn classifier_dropout(json: &ConfigJson) -> Result<f64> {
 }
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let words = padded_words(json, stack)?
+    let embeddings = padded_token_embeddings(json, stack)?
         .with_types(json.size_or(&["type_vocab_size"], 2)?)
         .with_norm(stack.blocks[0].norm)
         .with_dropout(dropout(json)?);
-    Ok(words.into())
+    Ok(embeddings.into())
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -95,8 +95,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         false => RotaryPairing::Halves,
     };
     let share = json.number(&["rotary_emb_fraction"], 1.0)?;
-    let turning = (attention.head_dim as f64 * share) as usize;
-    let rotary = json.rotary_of(parameters.as_ref(), turning, 1000.0)?;
+    let rotary_dim = (attention.head_dim as f64 * share) as usize;
+    let rotary = json.rotary_of(parameters.as_ref(), rotary_dim, 1000.0)?;
     let has_bias = json.flag(&["qkv_proj_bias"], false)?;
     let attention = attention
         .with_position(Position::Rotary(rotary.with_pairing(pairing)))

@@ -46,7 +46,10 @@ fn olmo(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn olmo2(json: &ConfigJson) -> Result<StackConfig> {
-    uniform(json, behind(json, bias(json)?, QueryKeyNormSpan::Whole)?)
+    uniform(
+        json,
+        normed_outputs(json, bias(json)?, QueryKeyNormSpan::Whole)?,
+    )
 }
 
 fn olmo3(json: &ConfigJson) -> Result<StackConfig> {
@@ -77,7 +80,7 @@ fn flex_olmo(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 /// Returns the block with norms on its sublayers' outputs.
-pub(super) fn behind(
+pub(super) fn normed_outputs(
     json: &ConfigJson,
     bias: AttentionBias,
     span: QueryKeyNormSpan,

@@ -22,7 +22,7 @@ pub(super) fn family() -> Family {
             "final_norm",
             &["final_layer_norm", "layer_norm"],
         )])
-        .decoder_ends("embed_tokens", "score")
+        .decoder_embeddings_and_heads("embed_tokens", "score")
         .end_rules([
             Rule::linear("embeddings.position", &["embed_positions"]),
             Rule::linear("embeddings.projection", &["project_in"]),
@@ -46,12 +46,12 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
         bias: false,
     };
     let width = width_of_words(json, stack)?;
-    let words = padded_words(json, stack)?
+    let embeddings = padded_token_embeddings(json, stack)?
         .with_width(width)
         .with_position_table(table);
-    Ok(match width == words.d_model {
-        true => words.into(),
-        false => words.with_projection(projection).into(),
+    Ok(match width == embeddings.d_model {
+        true => embeddings.into(),
+        false => embeddings.with_projection(projection).into(),
     })
 }
 

@@ -22,8 +22,8 @@ pub(super) fn family() -> Family {
             FusedLayout::PerHead,
         ))
         .stack_rules([Rule::norm("final_norm", &["final_layernorm"])])
-        .decoder_ends("embed_tokens", "score")
-        .embeddings(|json, stack| Ok(padded_words(json, stack)?.into()))
+        .decoder_embeddings_and_heads("embed_tokens", "score")
+        .embeddings(|json, stack| Ok(padded_token_embeddings(json, stack)?.into()))
         .outside(&["embed_tokens.*"])
 }
 

@@ -25,10 +25,12 @@ pub(super) fn family() -> Family {
             FusedLayout::Blocks,
         ))
         .stack_rules([Rule::norm("final_norm", &["final_layernorm"])])
-        .decoder_ends("embed_tokens", "score")
+        .decoder_embeddings_and_heads("embed_tokens", "score")
         .embeddings(|json, stack| {
             let dropout = json.number(&["embd_pdrop"], 0.0)?;
-            Ok(padded_words(json, stack)?.with_dropout(dropout).into())
+            Ok(padded_token_embeddings(json, stack)?
+                .with_dropout(dropout)
+                .into())
         })
         .head(HeadTask::CausalLm, |json, _| {
             next_token(language_model(json)?.with_bias(true))

@@ -17,17 +17,18 @@ pub(super) fn families() -> Vec<Family> {
         .prefixes(&["model.vision_tower.transformer.", "transformer.", ""])
         .read_by(aimv2_images)
         .outside(&["head_linear.*", "head_norm.*"]);
-    let of_clip = |name: &str, config| tower(Family::new(name, &[name], config), StackPart::Vision);
-    let molmo2 = only(of_clip("molmo2_vision", molmo2))
+    let clip_tower =
+        |name: &str, config| tower(Family::new(name, &[name], config), StackPart::Vision);
+    let molmo2 = only(clip_tower("molmo2_vision", molmo2))
         .prefixes(&["model.vision_tower.", "vision_tower.", ""])
         .block("layers.{i}.")
         .replace_block_rules([Rule::linear("attention.output", &["self_attn.o_proj"])])
         .outside(&["positional_embedding", "patch_embedding.*"]);
     // Its positions for images of other sizes are interpolated in a way of their own.
-    let idefics = only(of_clip("idefics_vision", clip))
+    let idefics = only(clip_tower("idefics_vision", clip))
         .prefixes(&["model.vision_model.", "vision_model.", ""])
         .renamed("hidden_size", "embed_dim");
-    let unlimited_ocr = only(of_clip("unlimited_ocr_vision_encoder", clip))
+    let unlimited_ocr = only(clip_tower("unlimited_ocr_vision_encoder", clip))
         .prefixes(&["model.vision_model.", "vision_model.", ""])
         .block("transformer.layers.{i}.")
         .block_rules(Rule::fused_attention(

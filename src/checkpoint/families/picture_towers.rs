@@ -40,7 +40,9 @@ fn bridge_tower() -> Family {
 
 fn tipsv2() -> Family {
     let token = |role: &str, name: &str, n: usize| Rule::with_leading_ones(role, &[name], n);
-    let mut table = dinov2::family().named("tipsv2_vision_model").without_ends();
+    let mut table = dinov2::family()
+        .named("tipsv2_vision_model")
+        .without_embeddings_and_heads();
     table.block_rules.clear();
     table.stack_rules.clear();
     table

@@ -23,7 +23,7 @@ pub(super) fn projections(role: &str, stem: &str, names: [&str; 4]) -> Vec<Rule>
 
 impl Family {
     /// Returns the table without embeddings and heads, for a family that has different ones.
-    pub(super) fn without_ends(self) -> Self {
+    pub(super) fn without_embeddings_and_heads(self) -> Self {
         Self {
             end_rules: vec![],
             ..self.without_heads()
@@ -38,17 +38,17 @@ impl Family {
         }
     }
 
-    /// Adds a decoder's embeddings and heads: token embeddings called `words`, and transformers' heads, whose token
+    /// Adds a decoder's embeddings and heads: token embeddings called `embeddings`, and transformers' heads, whose token
     /// classification head is called `classifier`.
-    pub(super) fn decoder_ends(self, words: &str, classifier: &str) -> Self {
+    pub(super) fn decoder_embeddings_and_heads(self, embeddings: &str, classifier: &str) -> Self {
         self.end_rules([
-            Rule::linear("embeddings.word", &[words]),
+            Rule::linear("embeddings.word", &[embeddings]),
             Rule::linear("causal_lm.output", &["lm_head"]),
             Rule::linear("sequence_classification.output", &["score"]),
             Rule::linear("token_classification.output", &[classifier]),
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
-        .embeddings(|json, stack| Ok(self::words(json, stack)?.into()))
+        .embeddings(|json, stack| Ok(self::token_embeddings(json, stack)?.into()))
         .head(HeadTask::CausalLm, causal_lm)
         .head(HeadTask::SequenceClassification, last_token)
         .head(HeadTask::TokenClassification, token_of_decoder(classifier))
@@ -58,7 +58,10 @@ impl Family {
 }
 
 /// Returns plain token embeddings.
-pub(super) fn words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {
+pub(super) fn token_embeddings(
+    json: &ConfigJson,
+    stack: &StackConfig,
+) -> Result<TokenEmbeddingsConfig> {
     let n_tokens = json.size(&["vocab_size"])?;
     Ok(TokenEmbeddingsConfig::new(
         n_tokens,
@@ -67,20 +70,20 @@ pub(super) fn words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbed
 }
 
 /// Returns token embeddings whose padding row is not trained.
-pub(super) fn padded_words(
+pub(super) fn padded_token_embeddings(
     json: &ConfigJson,
     stack: &StackConfig,
 ) -> Result<TokenEmbeddingsConfig> {
-    let words = words(json, stack)?;
+    let embeddings = token_embeddings(json, stack)?;
     let padding = json.optional_number(&["pad_token_id"])?;
     // PyTorch counts negative ids from the end.
     let from_end = |padding: f64| match padding < 0.0 {
-        true => padding + words.n_tokens as f64,
+        true => padding + embeddings.n_tokens as f64,
         false => padding,
     };
     Ok(TokenEmbeddingsConfig {
         padding: padding.map(|padding| from_end(padding) as u32),
-        ..words
+        ..embeddings
     })
 }
 

@@ -34,14 +34,14 @@ fn first() -> Family {
             Rule::linear("feed_forward.down", &["mlp.c_proj"]),
         ])
         .replace_stack_rules([Rule::norm("final_norm", &["ln_f"])])
-        .without_ends()
+        .without_embeddings_and_heads()
         .end_rules([
             Rule::linear("embeddings.word", &["wte"]),
             Rule::linear("causal_lm.output", &["lm_head"]),
         ])
         .embeddings(|json, stack| {
             let dropout = json.number(&["emb_dropout_prob"], 0.0)?;
-            Ok(words(json, stack)?.with_dropout(dropout).into())
+            Ok(token_embeddings(json, stack)?.with_dropout(dropout).into())
         })
         .head(HeadTask::CausalLm, causal_lm)
         .renamed("head_dim", "kv_channels")

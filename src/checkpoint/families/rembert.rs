@@ -23,9 +23,9 @@ pub(super) fn family() -> Family {
         )])
         .embeddings(|json, stack| {
             let width = json.size_or(&["input_embedding_size"], 256)?;
-            let words = bert::typed_words(json, stack, width)?;
-            let words = words.with_positions(json.size(&["max_position_embeddings"])?);
-            Ok(words
+            let n_positions = json.size(&["max_position_embeddings"])?;
+            Ok(bert::typed_token_embeddings(json, stack, width)?
+                .with_positions(n_positions)
                 .with_projection(EmbeddingProjection {
                     of: Projected::Sum,
                     bias: true,

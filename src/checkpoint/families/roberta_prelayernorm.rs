@@ -31,11 +31,11 @@ pub(super) fn families() -> Vec<Family> {
                     n_rows: json.size(&["max_position_embeddings"])?,
                     ..positions_except(padding)
                 };
-                let words = padded_words(json, stack)?
+                let embeddings = padded_token_embeddings(json, stack)?
                     .with_types(json.size(&["type_vocab_size"])?)
                     .with_position_table(positions);
                 let dropout = hidden_dropout(json)?;
-                Ok(words.with_dropout(dropout).into())
+                Ok(embeddings.with_dropout(dropout).into())
             }),
     ]
 }

@@ -19,9 +19,11 @@ pub(super) fn family() -> Family {
             "embeddings.projection",
             &["embeddings_project"],
         )])
-        .embeddings(|json, stack| Ok(bert::typed_words(json, stack, width(json, stack)?)?.into()))
-        .head(HeadTask::MaskedLm, words)
-        .head(HeadTask::CausalLm, words)
+        .embeddings(|json, stack| {
+            Ok(bert::typed_token_embeddings(json, stack, width(json, stack)?)?.into())
+        })
+        .head(HeadTask::MaskedLm, masked_lm)
+        .head(HeadTask::CausalLm, masked_lm)
         .head(HeadTask::SequenceClassification, |json, stack| {
             first_token(json, stack, activation(json)?, hidden_dropout(json)?)
         })
@@ -40,7 +42,7 @@ fn activation(json: &ConfigJson) -> Result<Activation> {
     json.activation(&["hidden_act"], Activation::Gelu)
 }
 
-fn words(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+fn masked_lm(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     word(json, stack, width(json, stack)?, activation(json)?)
 }
 

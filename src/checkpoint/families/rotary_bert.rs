@@ -34,7 +34,7 @@ pub(super) fn family() -> Family {
                 return bert::embeddings(json, stack, positions_except(padding));
             }
             let width = stack.blocks[0].d_model();
-            Ok(bert::typed_words(json, stack, width)?.into())
+            Ok(bert::typed_token_embeddings(json, stack, width)?.into())
         })
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(HeadTask::MaskedLm, word_by_gelu)
@@ -73,11 +73,11 @@ fn block(json: &ConfigJson) -> Result<BlockConfig> {
     if !rotates(json)? {
         return bert::block(json);
     }
-    let of_code = match type_of_code(json)? {
+    let code_base = match type_of_code(json)? {
         Some(_) => Some(json.number(&["rotary_emb_base"], 10000.0)?),
         None => None,
     };
-    let json = &of_code.map_or_else(|| json.clone(), |base| json.with("rope_theta", base));
+    let json = &code_base.map_or_else(|| json.clone(), |base| json.with("rope_theta", base));
     block_with(json, |json, head_dim| json.rotary(head_dim, 10000.0))
 }
 

@@ -10,9 +10,12 @@ pub(super) fn family() -> Family {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let of_inputs = json.flag(&["attention_bias"], true)?;
-    let of_output = json.flag(&["attention_out_bias"], false)?;
-    let block = with_mlp_bias(json, block(json, AttentionBias::new(of_inputs, of_output))?)?;
+    let input_bias = json.flag(&["attention_bias"], true)?;
+    let output_bias = json.flag(&["attention_out_bias"], false)?;
+    let block = with_mlp_bias(
+        json,
+        block(json, AttentionBias::new(input_bias, output_bias))?,
+    )?;
     uniform(
         json,
         block.with_residual_dropout(json.number(&["residual_dropout"], 0.1)?),

@@ -47,7 +47,7 @@ pub(super) fn of_images(json: &ConfigJson, stack: &StackConfig) -> Result<PatchE
 pub(super) fn text(name: &str, model_types: &[&str]) -> Family {
     let family = Family::new(name, model_types, |json| TEXT.config(json))
         .initialization(|json| initialization(json, &TEXT))
-        .embeddings(|json, stack| TEXT.words(json, stack, [32000, 64]))
+        .embeddings(|json, stack| TEXT.token_embeddings(json, stack, [32000, 64]))
         .end_rules([Rule::linear("pooler.transform", &["head"])])
         .pooler(last_token);
     tower(family, StackPart::Text)
@@ -126,7 +126,7 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     };
     let patch = section.size_or(&["patch_size"], 16)? as f64;
     let pixels = patch * patch * section.size_or(&["num_channels"], 3)? as f64;
-    let of_both = json.number(&["initializer_factor"], 1.0)?;
+    let factor = json.number(&["initializer_factor"], 1.0)?;
     let in_pool = xavier(width, 3.0 * width); // query, key and value are one matrix
     Ok(Initialization::normal(0.02)
         .with("*attention.*.weight", xavier(width, width))
@@ -140,7 +140,7 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
         .with("pooler.pool.attention.output.weight", lecun(width))
         .with(
             "image_classification.output.weight",
-            normal(of_both * width.powf(-0.5)),
+            normal(factor * width.powf(-0.5)),
         )
         .with("similarity.weight", Distribution::Constant(0.0)))
 }

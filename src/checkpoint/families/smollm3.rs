@@ -13,7 +13,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let stack = uniform(json, biased_block(json)?)?;
     let n_blocks = stack.blocks.len();
     let key = "no_rope_layers"; // 1 with rotation
-    let turns: Vec<bool> = match json.numbers(&[key])? {
+    let rotates: Vec<bool> = match json.numbers(&[key])? {
         Some(flags) if flags.len() >= n_blocks => flags.iter().map(|&flag| flag != 0.0).collect(),
         Some(flags) => {
             let reason = format!("lists {} layers, expected {n_blocks}", flags.len());
@@ -28,10 +28,10 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     };
     let window = json.optional_size(&["sliding_window"])?;
     let may_slide = json.flag(&["use_sliding_window"], false)?;
-    let is_sliding = json.sliding_layers(n_blocks, |i| may_slide && !turns[i])?;
+    let is_sliding = json.sliding_layers(n_blocks, |i| may_slide && !rotates[i])?;
     Ok(stack.with_each_attention(|i, attention| {
         attention.window = window.filter(|_| is_sliding[i]);
-        if !turns[i] {
+        if !rotates[i] {
             attention.position = Position::None;
         }
     }))

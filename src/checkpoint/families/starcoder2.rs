@@ -13,7 +13,9 @@ pub(super) fn family() -> Family {
         ])
         .embeddings(|json, stack| {
             let dropout = json.number(&["embedding_dropout"], 0.0)?;
-            Ok(padded_words(json, stack)?.with_dropout(dropout).into())
+            Ok(padded_token_embeddings(json, stack)?
+                .with_dropout(dropout)
+                .into())
         })
         .initialization(initialization)
         .new_names(|_| Ok(&["*.c_fc.*", "*.c_proj.*"]))

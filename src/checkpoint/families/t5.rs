@@ -15,7 +15,7 @@ pub(super) fn families() -> Vec<Family> {
             Rule::linear(role, &[&of(feed_forward, &name)])
         };
         let relative_bias = "block.0.layer.0.SelfAttention.relative_attention_bias";
-        let words = ["shared", "transformer.shared", "embed_tokens"];
+        let names = ["shared", "transformer.shared", "embed_tokens"];
         Family::new("t5", &["t5", "mt5"], config)
             .part(part)
             .initialization(initialization)
@@ -36,7 +36,7 @@ pub(super) fn families() -> Vec<Family> {
                 Rule::norm("final_norm", &["final_layer_norm"]),
             ])
             .end_rules([
-                Rule::linear("embeddings.word", &words),
+                Rule::linear("embeddings.word", &names),
                 Rule::linear("embeddings.word", &OF_STACKS),
                 Rule::linear("embeddings.tied_word", &["lm_head"]),
             ])
@@ -79,7 +79,7 @@ pub(super) fn next_token(json: &ConfigJson, stack: &StackConfig) -> Result<Reado
 
 pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let dropout = json.number(&["dropout_rate"], 0.1)?;
-    Ok(words(json, stack)?.with_dropout(dropout).into())
+    Ok(token_embeddings(json, stack)?.with_dropout(dropout).into())
 }
 
 fn attention(role: &str, layer: &str, name: &str) -> Vec<Rule> {

@@ -3,7 +3,7 @@
 //! transformers' `T5GemmaDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/t5gemma/modeling_t5gemma.py>
 
 use super::encoder_decoder::start_token;
-use super::gemma::{gemma2, sandwich_table, scaled_words};
+use super::gemma::{gemma2, sandwich_table, scaled_token_embeddings};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -25,7 +25,9 @@ pub(super) fn families() -> Vec<Family> {
             .replace_end_rules([Rule::linear("causal_lm.output", &["lm_head.out_proj"])])
             .embeddings(|json, stack| {
                 let dropout = json.number(&["dropout_rate"], 0.0)?;
-                Ok(scaled_words(json, stack)?.with_dropout(dropout).into())
+                Ok(scaled_token_embeddings(json, stack)?
+                    .with_dropout(dropout)
+                    .into())
             })
     };
     let whole = |part: StackPart, config| {

@@ -20,7 +20,7 @@ fn dia() -> Family {
         block.attention_mut()?.visibility = Visibility::Bidirectional;
         uniform(json, block)
     })
-    .without_ends()
+    .without_embeddings_and_heads()
     .prefixes(&["model.encoder.", "encoder.", ""])
     .replace_block_rules(projections("attention", "self_attention", names))
     .replace_block_rules([
@@ -28,7 +28,7 @@ fn dia() -> Family {
         Rule::norm("feed_forward_norm", &["post_sa_norm"]),
     ])
     .end_rules([Rule::linear("embeddings.word", &["embedding"])])
-    .embeddings(|json, stack| Ok(words(json, stack)?.into()))
+    .embeddings(|json, stack| Ok(token_embeddings(json, stack)?.into()))
     .renamed("rms_norm_eps", "norm_eps")
     .new_names(|_| Ok(&["*.gate_up_proj.*"]))
     .outside(&["embedding.*"])
@@ -55,7 +55,7 @@ fn canary() -> Family {
     ])
     .end_rules([Rule::norm("embeddings.norm", &["embedding_layernorm"])])
     .embeddings(|json, stack| {
-        let words = padded_words(json, stack)?;
+        let embeddings = padded_token_embeddings(json, stack)?;
         let positions = PositionTableConfig {
             n_rows: json.size_or(&["max_position_embeddings"], 1024)?,
             vectors: PositionVectors::Sines(LastFrequency::Before),
@@ -63,10 +63,13 @@ fn canary() -> Family {
         };
         // transformers divides the positions by the square root of the width. The norm takes that factor from the whole sum, if its
         // eps grows with the sum's square.
-        let width = words.d_model as f64;
-        let norm = NormConfig::layer_norm(words.d_model, 1e-5 * width);
-        let words = words.with_scale(width.sqrt()).with_norm(norm);
-        Ok(words.with_position_table(positions).into())
+        let width = embeddings.d_model as f64;
+        let norm = NormConfig::layer_norm(embeddings.d_model, 1e-5 * width);
+        Ok(embeddings
+            .with_scale(width.sqrt())
+            .with_norm(norm)
+            .with_position_table(positions)
+            .into())
     })
     .ignored(&["*.encoder_attn.*", "*.post_attention_layernorm.*"])
     .outside(&["embedding_layernorm.*"])
@@ -111,7 +114,7 @@ fn pix2struct() -> Family {
         Rule::linear("relative_bias", &[bias]),
         Rule::norm("final_norm", &["final_layer_norm"]),
     ])
-    .decoder_ends("embed_tokens", "score")
+    .decoder_embeddings_and_heads("embed_tokens", "score")
     .without_heads()
     .embeddings(t5::embeddings)
     .head(HeadTask::CausalLm, causal_lm)

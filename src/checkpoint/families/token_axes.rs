@@ -60,18 +60,18 @@ fn in_sections(json: &ConfigJson, block: BlockConfig) -> Result<StackConfig> {
 /// Returns GLM-4V's block, whose heads divide the model's width.
 fn glm4v(json: &ConfigJson) -> Result<StackConfig> {
     let heads = unrotated_block(&json.without("head_dim"), AttentionBias::new(true, false))?;
-    in_sections(json, turning(json, heads)?)
+    in_sections(json, rotated(json, heads)?)
 }
 
 fn glm_ocr(json: &ConfigJson) -> Result<StackConfig> {
     in_sections(
         json,
-        turning(json, unrotated_block(json, AttentionBias::NONE)?)?,
+        rotated(json, unrotated_block(json, AttentionBias::NONE)?)?,
     )
 }
 
 /// Adds norms around each sublayer and interleaved rotary embeddings.
-fn turning(json: &ConfigJson, block: BlockConfig) -> Result<BlockConfig> {
+fn rotated(json: &ConfigJson, block: BlockConfig) -> Result<BlockConfig> {
     let rotary = json.partial_rotary(block.attention()?.head_dim, 1.0, 10000.0)?;
     interleaved(sandwich_block(block), rotary)
 }

@@ -67,7 +67,7 @@ impl Tower {
     }
 
     /// Returns token embeddings with positions; `n_tokens` and `n_positions` are the default sizes.
-    pub(super) fn words(
+    pub(super) fn token_embeddings(
         &self,
         json: &ConfigJson,
         stack: &StackConfig,
@@ -75,9 +75,9 @@ impl Tower {
     ) -> Result<EmbeddingsConfig> {
         let json = self.section(json)?;
         let n_tokens = json.size_or(&["vocab_size"], n_tokens)?;
-        let words = TokenEmbeddingsConfig::new(n_tokens, stack.blocks[0].d_model());
+        let embeddings = TokenEmbeddingsConfig::new(n_tokens, stack.blocks[0].d_model());
         let n_positions = json.size_or(&["max_position_embeddings"], n_positions)?;
-        Ok(words.with_positions(n_positions).into())
+        Ok(embeddings.with_positions(n_positions).into())
     }
 
     pub(super) fn config(&self, json: &ConfigJson) -> Result<StackConfig> {

@@ -21,7 +21,9 @@ fn aimv2_text() -> Family {
         ])
         .embeddings(|json, stack| {
             let n_positions = json.size_or(&["max_position_embeddings"], 77)?;
-            Ok(words(json, stack)?.with_positions(n_positions).into())
+            Ok(token_embeddings(json, stack)?
+                .with_positions(n_positions)
+                .into())
         })
         .pooler(|json, _| {
             let end = json.size_or(&["eos_token_id"], 49407)?;
@@ -45,7 +47,7 @@ pub(super) fn aimv2(name: &str) -> Family {
             Rule::linear("feed_forward.down", &["ffn.down_proj"]),
         ])
         .replace_stack_rules([Rule::norm("final_norm", &["rms_norm"])])
-        .without_ends()
+        .without_embeddings_and_heads()
         .outside(&["embeddings.*"])
 }
 
@@ -117,12 +119,12 @@ fn tipsv2_text() -> Family {
                 vectors: PositionVectors::Sines(LastFrequency::Reached),
                 ..ALL_POSITIONS
             };
-            let words = words(json, stack)?.with_position_table(positions);
+            let embeddings = token_embeddings(json, stack)?.with_position_table(positions);
             let scale = match json.flag(&["scale_sqrt_depth"], true)? {
                 true => (stack.blocks[0].d_model() as f64).sqrt(),
                 false => 1.0,
             };
-            Ok(words.with_scale(scale).into())
+            Ok(embeddings.with_scale(scale).into())
         })
         .pooler(|_, _| Ok(ReadoutConfig::new(TokenSelection::Mean)))
         .outside(&["token_embedding.*"])

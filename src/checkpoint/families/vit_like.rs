@@ -47,7 +47,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     }
     json.only("norm_type", &["layer_norm", "rms_norm"].map(Value::from))?;
     let is_rms = json.text(&["norm_type"])?.as_deref() == Some("rms_norm");
-    let of_scores = match json.flag(&["use_qk_norm"], false)? {
+    let query_key_norm = match json.flag(&["use_qk_norm"], false)? {
         true => Some(QueryKeyNorm::new(
             NormConfig::rms_norm(d_model, 1e-6),
             QueryKeyNormSpan::Whole,
@@ -55,7 +55,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         false => None,
     };
     let dropout = json.number(&["projection_dropout"], 0.0)?;
-    let stack = stack.with_each_attention(|_, attention| attention.query_key_norm = of_scores);
+    let stack = stack.with_each_attention(|_, attention| attention.query_key_norm = query_key_norm);
     let stack = stack.with_each(|_, block| {
         block.residual.layer_scale = true;
         block.residual.attention_dropout = dropout;

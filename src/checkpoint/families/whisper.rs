@@ -16,8 +16,10 @@ pub(super) fn families() -> Vec<Family> {
         .embeddings(|json, stack| {
             let n_positions = json.size_or(&["max_target_positions"], 448)?;
             // transformers ignores `scale_embedding`.
-            let words = padded_words(json, stack)?.with_positions(n_positions);
-            Ok(words.with_dropout(json.number(&["dropout"], 0.0)?).into())
+            let embeddings = padded_token_embeddings(json, stack)?.with_positions(n_positions);
+            Ok(embeddings
+                .with_dropout(json.number(&["dropout"], 0.0)?)
+                .into())
         })
         .end_rules([Rule::linear("causal_lm.output", &["proj_out"])])
         .new_names(|_| Ok(&["*embed_tokens.*"]))

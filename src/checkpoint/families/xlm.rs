@@ -27,11 +27,11 @@ fn family(name: &str) -> Family {
             Rule::linear("token_classification.output", &["classifier"]),
         ])
         .embeddings(|json, stack| {
-            let words = padded_words(json, stack)?
+            let embeddings = padded_token_embeddings(json, stack)?
                 .with_positions(json.size_or(&["max_position_embeddings"], 512)?)
                 .with_norm(stack.blocks[0].norm)
                 .with_dropout(json.number(&["dropout"], 0.1)?);
-            Ok(words.into())
+            Ok(embeddings.into())
         })
         .head(HeadTask::MaskedLm, |json, _| {
             json.only("asm", &[json!(false)])?; // an adaptive softmax
@@ -67,9 +67,9 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 
 fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let deviation = json.number(&["embed_init_std"], 2048f64.powf(-0.5))?;
-    let words = Distribution::Normal { deviation };
+    let embeddings = Distribution::Normal { deviation };
     let all = Initialization::normal(initializer_range::deviation(json, 0.02)?);
     Ok(all
-        .with("embeddings.*.weight", words)
+        .with("embeddings.*.weight", embeddings)
         .with("embeddings.norm.weight", Distribution::Layer))
 }

@@ -187,7 +187,7 @@ impl<'g> Keys<'g> {
     }
 
     /// How many dimensions turn in a head.
-    pub(super) fn turning(&self) -> Result<usize> {
+    pub(super) fn rotary_dim(&self) -> Result<usize> {
         match self.peek("rope.dimension_count") {
             Some(_) => self.size("rope.dimension_count"),
             None => self.head_dim(),

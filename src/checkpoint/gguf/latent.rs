@@ -27,9 +27,9 @@ struct KeyValue {
 pub(super) fn add(files: &mut TensorFiles, tensor: &GgufTensor) -> Result<bool> {
     if let Some(block) = tensor.name.strip_suffix(".attn_v_b.weight") {
         // The key's tensor takes it.
-        let of_key = format!("{block}.attn_k_b.weight");
+        let key_name = format!("{block}.attn_k_b.weight");
         let gguf = files.gguf();
-        return Ok(gguf.is_some_and(|gguf| gguf.tensors.iter().any(|other| other.name == of_key)));
+        return Ok(gguf.is_some_and(|gguf| gguf.tensors.iter().any(|other| other.name == key_name)));
     }
     let Some(block) = tensor.name.strip_suffix(".attn_k_b.weight") else {
         return Ok(false);
@@ -37,16 +37,16 @@ pub(super) fn add(files: &mut TensorFiles, tensor: &GgufTensor) -> Result<bool> 
     let Some(number) = block.strip_prefix("blk.") else {
         return Ok(false);
     };
-    let of_value = format!("{block}.attn_v_b.weight");
+    let value_name = format!("{block}.attn_v_b.weight");
     let found = files.gguf().and_then(|gguf| {
         let mut all = gguf.tensors.iter();
-        all.find(|other| other.name == of_value).cloned()
+        all.find(|other| other.name == value_name).cloned()
     });
     let (Some(value), Some(part)) = (found, files.take(&tensor.name)) else {
         return Ok(false);
     };
     let key = BlockTensor::new(tensor, part, ConversionStep::None);
-    let Some(part) = files.take(&of_value) else {
+    let Some(part) = files.take(&value_name) else {
         return Ok(false);
     };
     let value = BlockTensor::new(&value, part, ConversionStep::None);
@@ -60,7 +60,7 @@ pub(super) fn add(files: &mut TensorFiles, tensor: &GgufTensor) -> Result<bool> 
     };
     if (n_heads, rank) != (of_heads, width) {
         let reason = format!(
-            "its shape {:?} does not fit {:?}, that of {of_value}",
+            "its shape {:?} does not fit {:?}, that of {value_name}",
             key.shape, value.shape
         );
         return Err(key.part.error(reason));
@@ -88,8 +88,8 @@ impl Compute for KeyValue {
                 .numbers(files, i * rank * key_rows..(i + 1) * rank * key_rows)?;
             let value = i * value_rows * rank..(i + 1) * value_rows * rank;
             let value = self.value.numbers(files, value)?;
-            let of_head = rows.start.max(i * head)..rows.end.min((i + 1) * head);
-            for row in of_head.map(|row| row - i * head) {
+            let head_rows = rows.start.max(i * head)..rows.end.min((i + 1) * head);
+            for row in head_rows.map(|row| row - i * head) {
                 match row.checked_sub(key_rows) {
                     None => found.extend((0..rank).map(|column| key[column * key_rows + row])),
                     Some(row) => found.extend_from_slice(&value[row * rank..][..rank]),

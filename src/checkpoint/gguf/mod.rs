@@ -73,10 +73,10 @@ fn entry(
     if own.is_some_and(|own| own.model_type == model_type) {
         return Ok(own);
     }
-    let of_type = |same_name: bool| {
+    let with_type = |same_name: bool| {
         all().find(|entry| entry.model_type == model_type && (!same_name || entry.name == name))
     };
-    Ok(of_type(true).or(own).or(of_type(false)))
+    Ok(with_type(true).or(own).or(with_type(false)))
 }
 
 /// Returns the pooling by its name in sentence-transformers; `None` if the file declares none, or is not a GGUF file.
@@ -146,9 +146,9 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         let Some(part) = files.take(&tensor.name) else {
             continue;
         };
-        let of_parts = factors.remove(&tensor.name).map(|(_, numbers)| numbers);
+        let part_factors = factors.remove(&tensor.name).map(|(_, numbers)| numbers);
         let factor = |part: usize| {
-            let numbers = of_parts.as_deref().unwrap_or_default();
+            let numbers = part_factors.as_deref().unwrap_or_default();
             numbers
                 .get(part)
                 .or(numbers.first())
@@ -170,14 +170,14 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
                 };
                 for number in 0..n_parts {
                     let name = name.replace("{e}", &number.to_string());
-                    let of_expert = BlockTensor {
+                    let expert_tensor = BlockTensor {
                         first_row: number * rows,
                         shape: of_part.to_vec(),
                         part: blocks.part.clone(),
                         factor: factor(number),
                         ..blocks
                     };
-                    of_expert.add(name, files)?;
+                    expert_tensor.add(name, files)?;
                 }
             }
             [columns] if step == ConversionStep::OneRow => {
@@ -447,9 +447,9 @@ fn rows_of_head(n_rows: usize, n_heads: usize) -> std::result::Result<usize, Str
 /// Returns a row's position in the file, where the rows of each head are interleaved in pairs instead of halves, in the first
 /// `n_turned` heads.
 fn in_pairs(row: usize, head: usize, n_turned: usize) -> usize {
-    let (of_head, in_head) = (row / head * head, row % head);
+    let (head_start, in_head) = (row / head * head, row % head);
     match row / head < n_turned {
-        true => of_head + in_head % (head / 2) * 2 + in_head / (head / 2),
+        true => head_start + in_head % (head / 2) * 2 + in_head / (head / 2),
         false => row,
     }
 }

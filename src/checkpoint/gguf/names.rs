@@ -27,7 +27,7 @@ impl Architecture {
     /// model's prefix, or have one where the table has none.
     pub fn original(&self, name: &str) -> Option<(String, Option<usize>)> {
         let (module, parameter) = name.rsplit_once('.')?;
-        let behind_prefix = module.split_once('.').map_or(module, |(_, rest)| rest);
+        let without_prefix = module.split_once('.').map_or(module, |(_, rest)| rest);
         let with_prefix = format!("model.{module}");
         let blocks = self.modules.iter().map(|(known, translated)| {
             let translated = format!("{}{translated}", self.blocks);
@@ -36,7 +36,7 @@ impl Architecture {
         let ends = self.ends.iter();
         let ends = ends.map(|(known, translated)| (known.to_string(), translated.to_string()));
         blocks.chain(ends).find_map(|(known, translated)| {
-            let [block, expert] = [module, behind_prefix, &with_prefix]
+            let [block, expert] = [module, without_prefix, &with_prefix]
                 .into_iter()
                 .find_map(|module| numbers(&translated, module))?;
             let known = match block {

@@ -56,8 +56,8 @@ pub(in crate::checkpoint) fn save(
         kind: BlockKind::F32,
         shape: vec![factors.len()],
     });
-    let of_tensors = origins.values().map(|origin| &origin.entry);
-    let entries: Vec<TensorEntry> = of_tensors.cloned().chain(factors).collect();
+    let tensor_entries = origins.values().map(|origin| &origin.entry);
+    let entries: Vec<TensorEntry> = tensor_entries.cloned().chain(factors).collect();
     described.check(path, &entries, dense.stack)?;
     for tensor in &left_out {
         each(tensor)?;

@@ -125,8 +125,8 @@ impl Keys<'_> {
             |wanted: Option<usize>| wanted.is_some() && value.as_u64() == wanted.map(|n| n as u64);
         let is_meant = |pattern: &str| matches(pattern, key);
         // The last line for a key counts.
-        let mut of_entry = entry.neutral.iter().rev();
-        if let Some((_, values)) = of_entry.find(|(pattern, _)| is_meant(pattern)) {
+        let mut neutral = entry.neutral.iter().rev();
+        if let Some((_, values)) = neutral.find(|(pattern, _)| is_meant(pattern)) {
             return values.is_empty() || values.contains(value);
         }
         let Some((_, neutral)) = KNOWN.iter().find(|(known, _)| *known == key) else {

@@ -20,17 +20,17 @@ pub(crate) fn unknown(json: &ConfigJson) -> Vec<String> {
 
 /// Returns the keys that neither of a file's two readers knows.
 pub(crate) fn of_both(one: &[String], other: &[String]) -> Vec<String> {
-    let lies_in = |path: &String, all: &[String]| {
+    let is_inside = |path: &String, all: &[String]| {
         all.iter().any(|known| {
             let rest = path.strip_prefix(known.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         })
     };
-    let of_one = one.iter().filter(|path| lies_in(path, other));
-    let of_other = other
+    let from_one = one.iter().filter(|path| is_inside(path, other));
+    let from_other = other
         .iter()
-        .filter(|path| lies_in(path, one) && !one.contains(path));
-    let mut both: Vec<String> = of_one.chain(of_other).cloned().collect();
+        .filter(|path| is_inside(path, one) && !one.contains(path));
+    let mut both: Vec<String> = from_one.chain(from_other).cloned().collect();
     both.sort();
     both
 }
@@ -39,7 +39,7 @@ pub(crate) fn of_both(one: &[String], other: &[String]) -> Vec<String> {
 fn is_harmless(model_type: &str, path: &str, value: &Value) -> bool {
     let key = path.rsplit('.').next().unwrap_or(path);
     lines().any(|line| {
-        let (of_type, line) = line.split_once('/').unwrap_or(("*", line));
+        let (line_type, line) = line.split_once('/').unwrap_or(("*", line));
         let (pattern, expected) = match line.split_once('=') {
             Some((pattern, expected)) => (pattern, Some(expected)),
             None => (line, None),
@@ -48,7 +48,7 @@ fn is_harmless(model_type: &str, path: &str, value: &Value) -> bool {
             .and_then(|expected| expected.parse::<Value>().ok())
             .is_none_or(|expected| expected == *value);
         let is_named = matches(pattern, key) || matches(pattern, path);
-        is_expected && matches(of_type, model_type) && is_named
+        is_expected && matches(line_type, model_type) && is_named
     })
 }
 
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
     use crate::checkpoint::families;
-    use crate::checkpoint::plan::ends::described;
+    use crate::checkpoint::plan::outside_blocks::described;
 
     #[test]
     fn unlisted_keys_are_named_by_their_paths() {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_readers_neither_knows_what_both_leave() {
+    fn two_readers_know_no_key_that_both_leave() {
         let paths = |all: &[&str]| all.iter().map(|path| path.to_string()).collect::<Vec<_>>();
         let (one, other) = (
             paths(&["a", "b.c", "text"]),
@@ -146,8 +146,8 @@ mod tests {
         let n_files = all.len();
         let (n_read, found) = read(all.into_iter().map(|(name, value)| {
             let json = ConfigJson::given(Path::new("config.json"), value.clone());
-            let of_code = families::type_of_code(&json).unwrap().map(Value::from);
-            let model_type = of_code.unwrap_or(value["model_type"].clone());
+            let code_type = families::type_of_code(&json).unwrap().map(Value::from);
+            let model_type = code_type.unwrap_or(value["model_type"].clone());
             (name, model_type.as_str().unwrap().to_string(), value)
         }));
         assert!(found.is_empty(), "{}", found.join("\n"));

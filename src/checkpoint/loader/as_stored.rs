@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::checkpoint::files::{StoredForm, TensorFiles};
 use crate::checkpoint::plan::Plan;
-use crate::checkpoint::plan::source::WORDS;
+use crate::checkpoint::plan::source::WORD_EMBEDDINGS;
 
 /// Matrices of one type that [`Precision::AsStored`](crate::Precision::AsStored) does not pack as the files store them.
 /// `Display` prints a sentence about them.
@@ -80,7 +80,7 @@ pub(crate) fn not_as_stored(plan: &Plan, files: &TensorFiles) -> Vec<NotAsStored
         let Some(form) = files.stored_form(&source.name) else {
             continue;
         };
-        let is_f32 = match source.role.ends_with(WORDS) {
+        let is_f32 = match source.role.ends_with(WORD_EMBEDDINGS) {
             true => !plan.is_shared(&source.role) && !matches!(form, StoredForm::Values { .. }),
             false => source.role.ends_with(ROUTER),
         };

@@ -52,9 +52,9 @@ pub(crate) fn assemble(
     };
     let mut items = Vec::with_capacity(total);
     for index in 0..total {
-        let of_item =
+        let is_of_item =
             |source: &&&StoredParameter| source.item.is_some_and(|item| item.index == index);
-        let sources: Vec<&StoredParameter> = sources.iter().filter(of_item).copied().collect();
+        let sources: Vec<&StoredParameter> = sources.iter().filter(is_of_item).copied().collect();
         if sources.is_empty() {
             return Err(Error::InvalidConfig(format!(
                 "a tensor stacks {total} parameters, but number {index} is not given"
@@ -115,7 +115,7 @@ fn assemble_item(
     }
     let rows: Vec<&Tensor> = pieces.iter().map(|(_, rows)| rows).collect();
     let tensor = Tensor::cat(&rows, 0)?;
-    let tensor = if sources[0].lies_transposed() {
+    let tensor = if sources[0].is_transposed() {
         tensor.t()?
     } else {
         tensor

@@ -9,7 +9,7 @@ use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::files::{Coding, Compute, TensorFiles};
 use crate::checkpoint::loader::as_stored::{InsteadOfStored, not_as_stored};
-use crate::checkpoint::plan::source::{StoredParameter, WORDS};
+use crate::checkpoint::plan::source::{StoredParameter, WORD_EMBEDDINGS};
 use crate::error::{Error, Result};
 use crate::layers::StoredMatrix;
 
@@ -42,7 +42,7 @@ impl StoredMatrices {
             source.is_quantized
                 && source.shape.len() == 2
                 && !plan.is_shared(&source.role)
-                && !source.role.ends_with(WORDS)
+                && !source.role.ends_with(WORD_EMBEDDINGS)
         };
         let kept = plan.sources.iter().filter(is_kept);
         let sources: HashMap<_, _> = kept.map(|s| (s.role.clone(), s.clone())).collect();
@@ -240,8 +240,8 @@ impl StoredMatrix for StoredWeight {
         };
         let source = &self.source;
         let features = source.features.as_ref();
-        let of_item = features.map_or(source.shape[0], |features| features.total);
-        let first = source.item.map_or(0, |item| item.index * of_item);
+        let per_item = features.map_or(source.shape[0], |features| features.total);
+        let first = source.item.map_or(0, |item| item.index * per_item);
         let parts = source.rows_on_disk(rows);
         // Reads the whole span at once, because each read of a few rows might read all scales.
         let (Some(start), Some(end)) = (

@@ -72,9 +72,9 @@ pub(crate) fn with_stored(
 
 /// Sets the frequencies, unless they are the base's.
 fn set(rotary: &mut RotaryConfig, stored: &[f64]) {
-    let of_base = |i: usize| rotary.theta.powf(-2.0 * i as f64 / rotary.dim as f64);
+    let base_frequency = |i: usize| rotary.theta.powf(-2.0 * i as f64 / rotary.dim as f64);
     let divisors: Vec<f64> = { stored.iter().enumerate() }
-        .map(|(i, frequency)| of_base(i) / frequency)
+        .map(|(i, frequency)| base_frequency(i) / frequency)
         .collect();
     if divisors
         .iter()

@@ -59,9 +59,9 @@ impl<'c> TensorParallel<'c> {
     /// each head, or norms before the output projections), weights are quantized, or the loader's dtype is not F32; also if a bias after a sum is trained without its weight.
     pub fn new(mut loader: Loader<'c>, communicator: Arc<dyn Communicator>) -> Result<Self> {
         let checkpoint = loader.checkpoint();
-        let (rank, size) = (communicator.rank(), communicator.size());
-        let config = checkpoint.config().part_of(rank, size)?;
-        let sources = checkpoint.plan.of_blocks();
+        let rank = RankOf::of(communicator.as_ref());
+        let config = checkpoint.config().part_of(rank.rank, rank.size)?;
+        let sources = checkpoint.plan.in_blocks();
         if let Some(quantized) = sources.iter().find(|source| source.is_quantized) {
             let reason = "it is quantized, and quantized values are not divided among ranks; save \
              it dequantized first";
@@ -73,7 +73,7 @@ impl<'c> TensorParallel<'c> {
             return Err(Error::input("dtype", reason));
         }
         check_biases(&loader, sources)?;
-        loader.divide(rank, size);
+        loader.divide(rank);
         Ok(Self {
             loader,
             config,
@@ -161,7 +161,8 @@ impl<'c> TensorParallel<'c> {
     fn cut(&self, rank: usize, role: &str, dims: &[usize]) -> Option<(Cut, &StoredParameter)> {
         let checkpoint = self.loader.checkpoint();
         let source = checkpoint.plan.source(role)?;
-        let among = (rank, self.communicator.size());
+        let size = self.communicator.size();
+        let among = RankOf { rank, size };
         Some((source.cut(dims, checkpoint.config(), among)?, source))
     }
 
@@ -171,9 +172,9 @@ impl<'c> TensorParallel<'c> {
             return 1;
         }
         let range = |rank| Some(self.cut(rank, role, own.dims())?.0.range);
-        let of_this = range(self.communicator.rank());
+        let own_range = range(self.communicator.rank());
         let ranks = 0..self.communicator.size();
-        ranks.filter(|&rank| range(rank) == of_this).count()
+        ranks.filter(|&rank| range(rank) == own_range).count()
     }
 
     /// Saves a copy of the checkpoint with the variables of all ranks, as one process would. Rank 0 gathers and writes it,

@@ -221,11 +221,11 @@ fn orientation(contents: &Contents) -> Option<Orientation> {
     let all = || contents.layers.iter().chain(&contents.gate);
     let ends_with =
         |word: &str| all().all(|layer| layer.weight.rsplit(['.', '/']).next() == Some(word));
-    let of_library = [
+    let library_names = [
         ("weight", Orientation::OutIn),
         ("kernel", Orientation::InOut),
     ];
-    let found = of_library.into_iter().find(|(word, _)| ends_with(word));
+    let found = library_names.into_iter().find(|(word, _)| ends_with(word));
     found.map(|(_, orientation)| orientation)
 }
 
@@ -233,14 +233,16 @@ fn orientation(contents: &Contents) -> Option<Orientation> {
 fn parameter(name: &str) -> Option<((LayerKind, Vec<Word>), usize)> {
     let mut words = words(name);
     let last = words.last()?.component;
-    let (at, place, of_norm) = (0..words.len()).rev().find_map(|at| {
+    let (at, place, norm_part) = (0..words.len()).rev().find_map(|at| {
         let word = words[at].text.as_str();
-        let of_any = [&WEIGHTS[..], &BIASES[..]];
-        let of_any = of_any.iter().position(|words| words.contains(&word));
-        let of_norm = NORM_PARAMETERS
+        let weight_or_bias = [&WEIGHTS[..], &BIASES[..]];
+        let weight_or_bias = weight_or_bias
+            .iter()
+            .position(|words| words.contains(&word));
+        let norm_part = NORM_PARAMETERS
             .iter()
             .find_map(|pair| pair.iter().position(|name| *name == word));
-        match (of_any, of_norm) {
+        match (weight_or_bias, norm_part) {
             (Some(place), _) => Some((at, place, false)),
             (None, Some(place)) => Some((at, place, true)),
             _ => None,
@@ -260,7 +262,7 @@ fn parameter(name: &str) -> Option<((LayerKind, Vec<Word>), usize)> {
             Some(before) if OTHER_NORMS.contains(&before.text.as_str()) => return None,
             _ => LayerKind::Norm,
         },
-        _ if of_norm => LayerKind::Norm,
+        _ if norm_part => LayerKind::Norm,
         _ => LayerKind::Layer,
     };
     Some(((kind, words), place))

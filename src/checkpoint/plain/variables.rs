@@ -101,10 +101,12 @@ impl PlainFile {
         let layers = || contents.layers.iter().chain(&contents.gate);
         let is_matrix = layers().any(|layer| layer.weight == name);
         let mut vectors = layers().filter_map(|layer| layer.bias.as_ref());
-        let mut of_norm = norm
+        let mut norm_parameters = norm
             .iter()
             .flat_map(|norm| norm.bias.iter().chain([&norm.weight]));
-        if !is_matrix && !vectors.any(|known| known == name) && !of_norm.any(|known| known == name)
+        if !is_matrix
+            && !vectors.any(|known| known == name)
+            && !norm_parameters.any(|known| known == name)
         {
             let similar = listed("nearest:", &self.files.similar(name, 3));
             let reason = format!("the file has no such parameter{similar}");

@@ -70,19 +70,19 @@ impl<'n> Harmless<'n> {
             },
         };
         // transformers' classes do not have these layers, and leave them out.
-        let mut behind: HashMap<usize, bool> = HashMap::new();
+        let mut further: HashMap<usize, bool> = HashMap::new();
         for name in files.names() {
             if let Some(layer) = harmless.layer(name).filter(|layer| *layer >= n_blocks) {
                 let is_predictor = name.split('.').any(|word| OF_PREDICTORS.contains(&word));
-                *behind.entry(layer).or_default() |= is_predictor;
+                *further.entry(layer).or_default() |= is_predictor;
             }
         }
         let n_predictors = match json {
-            Some(json) if !behind.is_empty() => number_of_predictors(json, family)?,
+            Some(json) if !further.is_empty() => number_of_predictors(json, family)?,
             _ => 0,
         };
-        let are_all = behind.len() <= n_predictors;
-        let numbers = behind.into_iter();
+        let are_all = further.len() <= n_predictors;
+        let numbers = further.into_iter();
         let predictors = numbers.filter(|(_, is_predictor)| are_all || *is_predictor);
         harmless.predictors = predictors.map(|(layer, _)| layer).collect();
         Ok(harmless)
@@ -98,10 +98,10 @@ impl<'n> Harmless<'n> {
     /// Returns whether a tensor changes no result.
     pub fn has(&self, name: &str) -> bool {
         let is_one = |patterns: &[&str]| patterns.iter().any(|pattern| matches(pattern, name));
-        let of_predictor = |word: &str| word == "mtp" || word.starts_with("mtp_");
+        let is_predictor = |word: &str| word == "mtp" || word.starts_with("mtp_");
         is_one(&BUFFERS)
             || self.has_quantized && is_one(&CACHE_SCALES)
-            || name.split('.').any(of_predictor)
+            || name.split('.').any(is_predictor)
             || self
                 .layer(name)
                 .is_some_and(|layer| self.predictors.contains(&layer))

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::loader::stored::least_bits;
-use crate::checkpoint::plan::source::{StoredParameter, WORDS};
+use crate::checkpoint::plan::source::{StoredParameter, WORD_EMBEDDINGS};
 use crate::checkpoint::scheme::ModelPlace;
 use crate::config::Precision;
 
@@ -14,7 +14,7 @@ pub(crate) struct LeastMemory<'s> {
     pub number: usize,
     pub packing: Option<Precision>,
     /// The head is tied to the token embeddings. They are then packed, and embeddings are read from the packed weight.
-    pub shares_words: bool,
+    pub shares_embeddings: bool,
     pub n_blocks: usize,
 }
 
@@ -31,8 +31,9 @@ impl LeastMemory<'_> {
         let block = self.read(|source| ModelPlace::of(&source.role) == last);
         let ends =
             self.held(|source| !matches!(ModelPlace::of(&source.role), ModelPlace::Block(_)));
-        let words = self.read(|source| source.role == WORDS && self.shares_words);
-        (all + block).max(ends + words)
+        let embeddings =
+            self.read(|source| source.role == WORD_EMBEDDINGS && self.shares_embeddings);
+        (all + block).max(ends + embeddings)
     }
 
     /// Returns the selected parameters' size after loading.
@@ -52,7 +53,7 @@ impl LeastMemory<'_> {
     /// Returns the fewest bits for each element in a parameter.
     fn least_bits(&self, source: &StoredParameter) -> f64 {
         let is_table = source.role.starts_with("embeddings.");
-        let is_shared = source.role == WORDS && self.shares_words;
+        let is_shared = source.role == WORD_EMBEDDINGS && self.shares_embeddings;
         let is_packed = source.shape.len() > 1 && (!is_table || is_shared);
         match self.packing {
             Some(Precision::AsStored) => least_bits(self.files, source),

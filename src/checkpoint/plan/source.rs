@@ -11,9 +11,10 @@ use crate::checkpoint::scheme::{Features, ModelPlace, Orientation};
 use crate::config::{StackConfig, rank_range};
 use crate::error::{Error, Result};
 use crate::memory::check_next;
+use crate::ops::RankOf;
 
 /// The role of the token embeddings.
-pub(crate) const WORDS: &str = "embeddings.word.weight";
+pub(crate) const WORD_EMBEDDINGS: &str = "embeddings.word.weight";
 
 /// One parameter's location on disk.
 #[derive(Clone, Debug)]
@@ -63,7 +64,7 @@ impl StoredParameter {
         let role = &self.role;
         self.shape.len() == 2
             && role.ends_with(".weight")
-            && (!role.contains("embeddings.") || role.ends_with(WORDS))
+            && (!role.contains("embeddings.") || role.ends_with(WORD_EMBEDDINGS))
     }
 
     /// Returns the file that contains the tensor.
@@ -84,7 +85,7 @@ impl StoredParameter {
         if let (Some(features), Some(first)) = (&self.features, shape.first_mut()) {
             *first = features.total;
         }
-        if self.lies_transposed() {
+        if self.is_transposed() {
             shape.reverse();
         }
         match (self.item, shape.first_mut()) {
@@ -97,7 +98,7 @@ impl StoredParameter {
     }
 
     /// Returns whether the weight is stored as `[d_in, d_out]`.
-    pub fn lies_transposed(&self) -> bool {
+    pub fn is_transposed(&self) -> bool {
         self.is_in_out() && !self.is_quantized
     }
 
@@ -113,7 +114,7 @@ impl StoredParameter {
 
     /// Returns whether some of its rows can be read without the others.
     pub fn has_rows(&self) -> bool {
-        self.item.is_none() && self.leading_ones == 0 && !self.lies_transposed()
+        self.item.is_none() && self.leading_ones == 0 && !self.is_transposed()
     }
 
     /// Returns where a parameter's rows are in the tensor.
@@ -165,7 +166,7 @@ impl StoredParameter {
                 }
             }
             // Only this role's rows: no temporary copy of the others.
-            (None, Some(features)) if !self.lies_transposed() => {
+            (None, Some(features)) if !self.is_transposed() => {
                 return files.read_rows(&self.name, &features.ranges);
             }
             (None, _) if self.leading_ones > 0 => {
@@ -173,8 +174,8 @@ impl StoredParameter {
             }
             (None, _) => files.read(&self.name)?,
         };
-        let is_copied = self.lies_transposed() || self.features.is_some();
-        let whole = if self.lies_transposed() {
+        let is_copied = self.is_transposed() || self.features.is_some();
+        let whole = if self.is_transposed() {
             whole.t()?
         } else {
             whole
@@ -202,7 +203,7 @@ impl StoredParameter {
         &self,
         shape: &[usize],
         config: &StackConfig,
-        (rank, size): (usize, usize),
+        RankOf { rank, size }: RankOf,
     ) -> Option<Cut> {
         let pairs = || self.shape.iter().zip(shape);
         let axis = pairs().position(|(whole, part)| whole != part)?;
@@ -213,7 +214,7 @@ impl StoredParameter {
         let (whole, part) = (self.shape[axis], shape[axis]);
         let block = match ModelPlace::of(&self.role) {
             ModelPlace::Block(i) => config.blocks.get(i)?,
-            ModelPlace::Stack | ModelPlace::Ends => config.blocks.first()?,
+            ModelPlace::Stack | ModelPlace::OutsideBlocks => config.blocks.first()?,
         };
         let n_items = match &block.cross_attention {
             _ if self.role.contains(".feed_forward.") => whole,
@@ -251,7 +252,7 @@ impl StoredParameter {
         };
         let (n, m) = (rows.len(), columns.len());
         let (rows, columns) = (self.rows_on_disk(rows), vec![columns]);
-        let is_turned = self.lies_transposed();
+        let is_turned = self.is_transposed();
         let (rows, columns, dims) = match is_turned {
             true => (columns, rows, vec![m, n]),
             false => (rows, columns, vec![n, m]),

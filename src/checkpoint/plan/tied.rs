@@ -105,9 +105,9 @@ impl Plan {
     /// role's index.
     pub(crate) fn unite_tied(&mut self) {
         let Self { sources, tied, .. } = self;
-        let mut of_ends = sources.split_off(self.n_of_blocks);
+        let mut outside_blocks = sources.split_off(self.n_in_blocks);
         // A pooler may read the stack's final norm too (BLIP's images).
-        of_ends.retain(|source| {
+        outside_blocks.retain(|source| {
             let is_same = |first: &&StoredParameter| {
                 first.features.is_none()
                     && first.item.is_none()
@@ -121,7 +121,7 @@ impl Plan {
                 None => true,
             }
         });
-        sources.extend(unite(of_ends, tied));
+        sources.extend(unite(outside_blocks, tied));
         let places = sources.iter().enumerate();
         self.places = places.map(|(i, s)| (s.role.clone(), i)).collect();
     }

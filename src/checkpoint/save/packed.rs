@@ -145,9 +145,9 @@ impl<'t> PackedTensors<'t> {
             scales.insert(weight.clone(), found.concat());
         }
         let scales: &[f32] = scales.get(weight).map_or(&[], Vec::as_slice);
-        let of_scales = bytes(scales, dtype);
+        let scale_bytes = bytes(scales, dtype);
         if part == "_scale" {
-            write(&of_scales)?;
+            write(&scale_bytes)?;
             return Ok(None);
         }
         let (words, decoded) = packing.words(&numbers, scales);
@@ -159,7 +159,7 @@ impl<'t> PackedTensors<'t> {
             name: weight.clone(),
             kind: format!("int{bits} in groups of {size}"),
             n: numbers.len(),
-            n_bytes: 4 * words.len() + of_scales.len(),
+            n_bytes: 4 * words.len() + scale_bytes.len(),
             error: squares.relative_error(),
             note: None,
         }))
@@ -216,9 +216,9 @@ impl SavedTensors<'_> {
             let last = module.and_then(|module| module.rsplit('.').next());
             last.is_some_and(|last| LINEAR.contains(&last)) && source.item.is_none()
         };
-        let sources = self.checkpoint.plan.of_blocks().iter();
-        let mut of_name = sources.filter(|source| source.name == name).peekable();
-        of_name.peek().is_some() && of_name.all(is_linear) && !self.lies_transposed(name)
+        let sources = self.checkpoint.plan.in_blocks().iter();
+        let mut same_name = sources.filter(|source| source.name == name).peekable();
+        same_name.peek().is_some() && same_name.all(is_linear) && !self.is_transposed(name)
     }
 }
 

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::integer_packing::IntegerPacking;
-use super::{Existing, SaveOptions, SavedTensors};
+use super::{ExistingFiles, SaveOptions, SavedTensors};
 use crate::checkpoint::gguf::{self, Dense};
 use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::write::directory;
@@ -156,7 +156,7 @@ impl SaveOptions {
         let records = tensors.records().into_iter();
         let records: Vec<_> = records
             .filter(|record| !ignored.contains(&record.name))
-            .map(|record| (tensors.lies_transposed(&record.name), record))
+            .map(|record| (tensors.is_transposed(&record.name), record))
             .collect();
         let read = |name: &str| {
             let record = records.iter().find(|(_, record)| record.name == name);
@@ -189,26 +189,26 @@ impl SaveOptions {
 }
 
 /// Refuses to replace a file, unless that is allowed.
-fn check_file(path: &Path, existing: Existing) -> Result<()> {
+fn check_file(path: &Path, existing: ExistingFiles) -> Result<()> {
     let refused = |reason: &str| Err(Error::input(path.display().to_string(), reason));
     match existing {
         _ if !path.exists() => {
             let folder = directory(path);
             std::fs::create_dir_all(folder).map_err(|source| Error::io(folder, "create", source))
         }
-        Existing::Refuse => refused(
-            "it exists already; give a new name, or replace this file (`Existing::Replace`)",
+        ExistingFiles::Refuse => refused(
+            "it exists already; give a new name, or replace this file (`ExistingFiles::Replace`)",
         ),
-        Existing::Replace if !gguf::is_gguf(path) => {
+        ExistingFiles::Replace if !gguf::is_gguf(path) => {
             refused("it is not a GGUF file; give another name")
         }
-        Existing::Replace => Ok(()),
+        ExistingFiles::Replace => Ok(()),
     }
 }
 
 impl SavedTensors<'_> {
     /// Returns whether a weight is stored as `[d_in, d_out]`.
-    pub(super) fn lies_transposed(&self, name: &str) -> bool {
+    pub(super) fn is_transposed(&self, name: &str) -> bool {
         let mut sources = self.checkpoint.plan.sources.iter();
         let found = sources.find(|source| source.name == name);
         found.is_some_and(StoredParameter::is_in_out)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::companions::{is_companion, keep};
-use super::{CONFIG, Existing};
+use super::{CONFIG, ExistingFiles};
 use crate::checkpoint::files::INDEX;
 use crate::checkpoint::write::directory as parent_of;
 use crate::error::{Error, Result};
@@ -15,13 +15,13 @@ use candle_blocks_files::write::unfinished::{TemporaryDirectory, exchange, in_us
 pub(in crate::checkpoint) struct SaveTarget {
     directory: PathBuf,
     staging: TemporaryDirectory,
-    existing: Existing,
+    existing: ExistingFiles,
     /// The final directory existed and was not empty.
     replaces: bool,
 }
 
 impl SaveTarget {
-    pub fn new(directory: &Path, existing: Existing) -> Result<Self> {
+    pub fn new(directory: &Path, existing: ExistingFiles) -> Result<Self> {
         let failed = |source| Error::io(directory, "create", source);
         reserved::check(directory).map_err(failed)?;
         let (directory, replaces) = match fs::canonicalize(directory) {
@@ -165,7 +165,7 @@ fn lock(directory: &Path) -> Option<fs::File> {
 }
 
 /// Returns whether a directory exists and is not empty; an error if it may not be replaced.
-fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
+fn is_full(directory: &Path, existing: ExistingFiles) -> Result<bool> {
     let entries: io::Result<Vec<_>> = fs::read_dir(directory).and_then(|entries| {
         entries
             .map(|entry| entry.and_then(|entry| Ok((entry.file_type()?, entry))))
@@ -187,18 +187,18 @@ fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
                 || name.starts_with("model") && name.ends_with(".safetensors"));
         let refused = |reason: String| Err(Error::input(directory.display().to_string(), reason));
         match existing {
-            Existing::Refuse => {
+            ExistingFiles::Refuse => {
                 return refused(format!(
-                    "it contains {name}; give a new directory, or replace this one (`Existing::Replace`)"
+                    "it contains {name}; give a new directory, or replace this one (`ExistingFiles::Replace`)"
                 ));
             }
-            Existing::Replace if !is_ours && !is_companion(&name, &path) => {
+            ExistingFiles::Replace if !is_ours && !is_companion(&name, &path) => {
                 return refused(format!(
                     "it contains {name}, which saving neither writes nor keeps; move it away, or \
                      give another directory"
                 ));
             }
-            Existing::Replace => {}
+            ExistingFiles::Replace => {}
         }
     }
     Ok(!entries.is_empty())
@@ -223,7 +223,7 @@ mod tests {
                 let directory = &directory;
                 scope.spawn(move || {
                     for _ in 0..100 {
-                        let target = SaveTarget::new(directory, Existing::Replace).unwrap();
+                        let target = SaveTarget::new(directory, ExistingFiles::Replace).unwrap();
                         for name in names {
                             fs::write(target.staging().join(name), [writer]).unwrap();
                         }
@@ -261,9 +261,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("target");
         for (existing, name, may) in [
-            (Existing::Refuse, CONFIG, false),
-            (Existing::Replace, "notes.txt", false),
-            (Existing::Replace, CONFIG, true),
+            (ExistingFiles::Refuse, CONFIG, false),
+            (ExistingFiles::Replace, "notes.txt", false),
+            (ExistingFiles::Replace, CONFIG, true),
         ] {
             let target = SaveTarget::new(&directory, existing).unwrap();
             fs::write(target.staging().join(INDEX), "new").unwrap();

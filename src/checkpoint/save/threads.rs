@@ -19,14 +19,17 @@ pub(in crate::checkpoint) fn in_parts<R: Send>(
     size: usize,
     work: impl Fn(&[f32]) -> R + Sync,
 ) -> Result<Vec<R>> {
-    let of_one = numbers.len().div_ceil(get_num_threads()).max(LEAST);
-    let of_one = of_one.next_multiple_of(size);
-    if numbers.len() <= of_one {
+    let per_thread = numbers
+        .len()
+        .div_ceil(get_num_threads())
+        .max(LEAST)
+        .next_multiple_of(size);
+    if numbers.len() <= per_thread {
         return Ok(vec![work(numbers)]);
     }
     let work = &work;
     let results: std::result::Result<Vec<R>, _> = thread::scope(|scope| {
-        let parts = numbers.chunks(of_one);
+        let parts = numbers.chunks(per_thread);
         let handles: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
         handles.into_iter().map(|handle| handle.join()).collect()
     });

@@ -95,8 +95,8 @@ impl ConfigKeys {
                 let in_file = renamed.get(path).unwrap_or(path).clone();
                 renamed.insert(key.clone(), in_file);
             }
-            let of_class = |key: &String| Some((key.clone(), class.get(key)?.clone()));
-            let sizes = self.class_sizes.iter().filter_map(of_class);
+            let class_default = |key: &String| Some((key.clone(), class.get(key)?.clone()));
+            let sizes = self.class_sizes.iter().filter_map(class_default);
             for (key, value) in self.defaults.clone().into_iter().chain(sizes) {
                 object.entry(key).or_insert(value);
             }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::checkpoint::config_json::{ConfigJson, MAX_BLOCKS};
 use crate::checkpoint::families;
 use crate::checkpoint::files::SIMILAR;
-use crate::checkpoint::scheme::known::{Unknown, known};
+use crate::checkpoint::scheme::builtin::{Unknown, known};
 use crate::checkpoint::scheme::{BlockChange, ConfigKeys, Family, Rule, StackPart, StackSource};
 use crate::config::{
     BlockConfig, NormConfig, RelativeBiasConfig, RelativeEmbeddingsConfig, StackConfig,

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use candle_core::Tensor;
 
 use crate::checkpoint::Architecture;
-use crate::checkpoint::plan::ends;
+use crate::checkpoint::plan::outside_blocks;
 use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::plan::tied::unite;
 use crate::checkpoint::plan::{Request, candidates, count_items, parameters};
@@ -83,14 +83,18 @@ impl Architecture {
     ) -> Result<(Vec<StoredParameter>, Vec<StoredParameter>)> {
         let names = self.json.as_ref().map_or(&[][..], |(_, names)| names);
         let prefix = self.prefix(start, others);
-        let pool = self.model.as_ref().ok().and_then(ends::attention_of_pooler);
+        let pool = self
+            .model
+            .as_ref()
+            .ok()
+            .and_then(outside_blocks::attention_of_pooler);
         let mut places = Vec::new();
         let blocks = parameters(&self.config)?.into_iter();
         let blocks = blocks.map(|(role, shape)| (ModelPlace::of(&role), role, shape));
         let ends = if is_whole { self.ends()? } else { vec![] };
-        let n_of_ends = ends.len();
+        let n_outside = ends.len();
         let ends = ends.into_iter();
-        let ends = ends.map(|(role, shape)| (ModelPlace::Ends, role, shape));
+        let ends = ends.map(|(role, shape)| (ModelPlace::OutsideBlocks, role, shape));
         for (place, role, shape) in blocks.chain(ends) {
             let request = Request {
                 role: &role,
@@ -99,7 +103,7 @@ impl Architecture {
                 attention: pool,
             };
             let mut found = candidates(&self.table, &self.config, prefix, &request)?;
-            ends::sort_by_names(&mut found, names);
+            outside_blocks::sort_by_names(&mut found, names);
             places.push(found);
         }
         // Tensors that a role must share because it has no other name.
@@ -118,14 +122,14 @@ impl Architecture {
         for source in &sources {
             source.check_part(&self.family)?;
         }
-        let ends = sources.split_off(sources.len() - n_of_ends);
+        let ends = sources.split_off(sources.len() - n_outside);
         Ok((sources, ends))
     }
 
     /// Returns role and shape of every parameter outside the blocks.
     fn ends(&self) -> Result<Vec<(String, Vec<usize>)>> {
         let mut ends = match &self.model {
-            Ok(model) => ends::parameters(model)?,
+            Ok(model) => outside_blocks::parameters(model)?,
             Err(_) => vec![],
         };
         if let Some((_, stack)) = &self.second {
@@ -146,8 +150,8 @@ impl Architecture {
         let is_new = |prefix: &&String| names.iter().any(|n| n.starts_with(prefix.as_str()));
         let mut headed = prefixes.iter().filter(|prefix| !prefix.is_empty());
         let has_others = |prefix: &&String| {
-            let of_others = |(name, _): &(String, Tensor)| name.starts_with(prefix.as_str());
-            !prefix.is_empty() && others.iter().any(of_others)
+            let has_prefix = |(name, _): &(String, Tensor)| name.starts_with(prefix.as_str());
+            !prefix.is_empty() && others.iter().any(has_prefix)
         };
         let found = match start {
             PrefixChoice::BelowHead => headed.clone().find(is_new).or(headed.next()),

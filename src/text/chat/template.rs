@@ -95,7 +95,7 @@ impl ChatTemplate {
                 None => {
                     "has no tokenizer.chat_template; the model was not made for chats: give it a \
                      text to continue, or use the template from files beside it \
-                     (`Beside::First`)"
+                     (`FilesBeside::First`)"
                 }
             };
             return Err(malformed(&path, reason.to_string()));

@@ -95,7 +95,7 @@ pub(in crate::text) enum TextInput<'t> {
 
 impl<'t> TextInput<'t> {
     /// Returns the tokenizer's input, with a prompt before the first text.
-    pub fn behind(self, prompt: &str) -> EncodeInput<'t> {
+    pub fn after_prompt(self, prompt: &str) -> EncodeInput<'t> {
         let first = |text: &'t str| match prompt {
             "" => Cow::Borrowed(text),
             _ => Cow::Owned(format!("{prompt}{text}")),

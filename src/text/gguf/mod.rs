@@ -39,34 +39,34 @@ struct Around {
 ///
 /// # Errors
 /// If the tokenizer's type or pre-tokenizer is unknown, or a required key is missing or malformed.
-pub(super) fn tokenizer(words: &GgufTokenizer) -> Result<Tokenizer> {
+pub(super) fn tokenizer(gguf: &GgufTokenizer) -> Result<Tokenizer> {
     let TokenizerParts {
         mut tokenizer,
         around,
-    } = match &words.model[..] {
-        "gpt2" | "gemma4" => pairs::parts(words)?,
-        "llama" => sentence_pieces::parts(words)?,
-        "bert" => word_pieces::parts(words)?,
-        "t5" => unigram::parts(words)?,
+    } = match &gguf.model[..] {
+        "gpt2" | "gemma4" => pairs::parts(gguf)?,
+        "llama" => sentence_pieces::parts(gguf)?,
+        "bert" => word_pieces::parts(gguf)?,
+        "t5" => unigram::parts(gguf)?,
         other => {
             let reason = format!(
                 "is {other:?}; supported are gpt2, llama, bert, t5, gemma4; give token ids instead \
                  of texts, or use the model's tokenizer.json"
             );
-            return Err(words.error("model", reason));
+            return Err(gguf.error("model", reason));
         }
     };
-    add_tokens(words, &mut tokenizer)?;
-    if let Some(template) = around.template(words) {
-        let template = part::<tokenizers::PostProcessorWrapper>(words, template)?;
+    add_tokens(gguf, &mut tokenizer)?;
+    if let Some(template) = around.template(gguf) {
+        let template = part::<tokenizers::PostProcessorWrapper>(gguf, template)?;
         tokenizer.with_post_processor(Some(template));
     }
     Ok(tokenizer)
 }
 
 /// Returns a note on a byte-level file that does not name its pre-tokenizer, as files from before May 2024. llama.cpp prints a warning.
-pub(super) fn note(words: &GgufTokenizer) -> Option<String> {
-    (words.model == "gpt2" && words.pre.is_none()).then(|| {
+pub(super) fn note(gguf: &GgufTokenizer) -> Option<String> {
+    (gguf.model == "gpt2" && gguf.pre.is_none()).then(|| {
         "tokenizer.ggml.pre is missing, so texts are split as for \"default\", which is not how most models split them: \
          digits, contractions and line breaks may become other tokens than the model's. Put the model's tokenizer.json \
          beside the file, and use it with --files-beside (`CheckpointOptions::beside`)"
@@ -75,64 +75,64 @@ pub(super) fn note(words: &GgufTokenizer) -> Option<String> {
 }
 
 /// Makes a component from its description in the form of `tokenizer.json`.
-fn part<T: serde::de::DeserializeOwned>(words: &GgufTokenizer, described: Value) -> Result<T> {
-    serde_json::from_value(described).map_err(|error| failed(words, error))
+fn part<T: serde::de::DeserializeOwned>(gguf: &GgufTokenizer, described: Value) -> Result<T> {
+    serde_json::from_value(described).map_err(|error| failed(gguf, error))
 }
 
-fn failed(words: &GgufTokenizer, reason: impl ToString) -> Error {
+fn failed(gguf: &GgufTokenizer, reason: impl ToString) -> Error {
     Error::Tokenizer {
-        path: words.path.clone(),
+        path: gguf.path.clone(),
         reason: reason.to_string(),
     }
 }
 
 /// Adds tokens that are matched in a text before everything else.
-fn add_tokens(words: &GgufTokenizer, tokenizer: &mut Tokenizer) -> Result<()> {
+fn add_tokens(gguf: &GgufTokenizer, tokenizer: &mut Tokenizer) -> Result<()> {
     let is_phi = ["phi-3", "phi3"]
         .iter()
-        .any(|name| words.model_name.contains(name));
+        .any(|name| gguf.model_name.contains(name));
     let added = |(id, kind): (usize, TokenType)| {
         let is_special = match kind {
             TokenType::Control | TokenType::Unknown => true,
             TokenType::UserDefined => false,
             _ => return None,
         };
-        let text = &words.tokens[id];
+        let text = &gguf.tokens[id];
         // Marked as the beginning of a word.
-        let text = match (words.model == "bert", text.strip_prefix('▁')) {
+        let text = match (gguf.model == "bert", text.strip_prefix('▁')) {
             (true, Some(text)) => text,
             _ => text,
         };
         let swallows = is_phi && !["<unk>", "<s>", "<|endoftext|>"].contains(&text);
         let is_mask =
-            text == "<mask>" || text == "[MASK]" && words.pre.as_deref() == Some("modern-bert");
+            text == "<mask>" || text == "[MASK]" && gguf.pre.as_deref() == Some("modern-bert");
         let token = AddedToken::from(text, is_special).normalized(false);
         (!text.is_empty()).then(|| token.rstrip(swallows).lstrip(is_mask))
     };
-    let types = words.settled_types();
+    let types = gguf.settled_types();
     let tokens: Vec<AddedToken> = types.into_iter().enumerate().filter_map(added).collect();
     // In one call, because each call rebuilds the search; the library recognizes special ones by their flag.
     let added = tokenizer.add_tokens(tokens);
-    added.map(drop).map_err(|error| failed(words, error))
+    added.map(drop).map_err(|error| failed(gguf, error))
 }
 
 impl Around {
     /// Returns the template as in `tokenizer.json`; `None` if there are no tokens around a text.
-    fn template(self, words: &GgufTokenizer) -> Option<Value> {
-        let text = |id: u32| words.text(id).unwrap_or_default();
+    fn template(self, gguf: &GgufTokenizer) -> Option<Value> {
+        let text = |id: u32| gguf.text(id).unwrap_or_default();
         let token = |id: Option<u32>, kind: u32| {
             id.map(|id| json!({"SpecialToken": {"id": text(id), "type_id": kind}}))
         };
         let ids = [self.first, self.between, self.last];
         ids.iter().flatten().next()?;
         let second = self.second_type;
-        let of_first = json!({"Sequence": {"id": "A", "type_id": 0}});
-        let of_second = json!({"Sequence": {"id": "B", "type_id": second}});
-        let single = [token(self.first, 0), Some(of_first), token(self.last, 0)];
+        let first_text = json!({"Sequence": {"id": "A", "type_id": 0}});
+        let second_text = json!({"Sequence": {"id": "B", "type_id": second}});
+        let single = [token(self.first, 0), Some(first_text), token(self.last, 0)];
         let begin = self.between.or(self.first.filter(|_| self.begins_again));
         let pair = [
             token(begin, second),
-            Some(of_second),
+            Some(second_text),
             token(self.last, second),
         ];
         let single: Vec<Value> = single.into_iter().flatten().collect();
@@ -158,18 +158,18 @@ impl Around {
 /// # Errors
 /// If there is no such token.
 fn wanted(
-    words: &GgufTokenizer,
+    gguf: &GgufTokenizer,
     key: &str,
     default: bool,
     special: SpecialToken,
 ) -> Result<Option<u32>> {
-    match (words.flag(key)?.unwrap_or(default), words.id(special)) {
+    match (gguf.flag(key)?.unwrap_or(default), gguf.id(special)) {
         (false, _) => Ok(None),
         (true, Some(id)) => Ok(Some(id)),
         // If the file does not set it, no token is added.
-        (true, None) if words.flag(key)?.is_none() => Ok(None),
+        (true, None) if gguf.flag(key)?.is_none() => Ok(None),
         (true, None) => {
-            Err(words.error(key, "is true, but the file names no such token".to_string()))
+            Err(gguf.error(key, "is true, but the file names no such token".to_string()))
         }
     }
 }
@@ -178,14 +178,14 @@ fn wanted(
 ///
 /// # Errors
 /// If the key is not a boolean.
-fn separator(words: &GgufTokenizer, default: bool, last: Option<u32>) -> Result<Option<u32>> {
-    let is_separated = words.flag("add_sep_token")?.unwrap_or(default);
-    let token = || words.id(SpecialToken::Separator).or(last);
+fn separator(gguf: &GgufTokenizer, default: bool, last: Option<u32>) -> Result<Option<u32>> {
+    let is_separated = gguf.flag("add_sep_token")?.unwrap_or(default);
+    let token = || gguf.id(SpecialToken::Separator).or(last);
     Ok(is_separated.then(token).flatten())
 }
 
 /// Returns whether a token is only filler, as converters write it.
-fn is_filler(words: &GgufTokenizer, id: usize) -> bool {
-    let is_unused = words.types.get(id) == Some(&TokenType::Unused);
-    is_unused && words.tokens[id].starts_with("[PAD")
+fn is_filler(gguf: &GgufTokenizer, id: usize) -> bool {
+    let is_unused = gguf.types.get(id) == Some(&TokenType::Unused);
+    is_unused && gguf.tokens[id].starts_with("[PAD")
 }

@@ -12,8 +12,8 @@ use super::{
 use crate::checkpoint::{GgufTokenizer, SpecialToken};
 use crate::error::Result;
 
-pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
-    let name = match (&words.model[..], &words.pre) {
+pub(super) fn parts(gguf: &GgufTokenizer) -> Result<TokenizerParts> {
+    let name = match (&gguf.model[..], &gguf.pre) {
         ("gemma4", _) => "gemma4",
         (_, Some(name)) => name,
         (_, None) => "default",
@@ -24,14 +24,14 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
              the model's tokenizer.json",
             PreTokenizer::listed()
         );
-        words.error("pre", reason)
+        gguf.error("pre", reason)
     })?;
     let is_marked = pre.is(Also::Marked);
-    let vocabulary: Vec<(String, u32)> = { words.tokens.iter().enumerate() }
-        .filter(|(id, _)| !is_filler(words, *id))
+    let vocabulary: Vec<(String, u32)> = { gguf.tokens.iter().enumerate() }
+        .filter(|(id, _)| !is_filler(gguf, *id))
         .map(|(id, token)| (token.clone(), id as u32))
         .collect();
-    let merges = merges(words)?;
+    let merges = merges(gguf)?;
     let known: HashMap<&str, u32> = { vocabulary.iter() }
         .map(|(token, id)| (&token[..], *id))
         .collect();
@@ -47,9 +47,7 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
         false => Vec::new(),
     };
     let merges = merges.into_iter().filter(is_known).chain(breaks).collect();
-    let unknown = words
-        .id(SpecialToken::Unknown)
-        .and_then(|id| words.text(id));
+    let unknown = gguf.id(SpecialToken::Unknown).and_then(|id| gguf.text(id));
     let mut model = BPE::builder()
         .vocab_and_merges(vocabulary.into_iter().collect::<Vocab>(), merges)
         .ignore_merges(pre.is(Also::WholeWords));
@@ -59,7 +57,7 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
             model = model.unk_token(unknown.to_string());
         }
     }
-    let model = model.build().map_err(|error| failed(words, error))?;
+    let model = model.build().map_err(|error| failed(gguf, error))?;
     let mut tokenizer = Tokenizer::new(model);
     let cuts = pre.cuts.iter().map(|cut| {
         json!({"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": false})
@@ -67,7 +65,7 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
     let mut cuts: Vec<Value> = cuts.collect();
     let decoder = if is_marked {
         let marks = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
-        with_normalizer(words, &mut tokenizer, marks)?;
+        with_normalizer(gguf, &mut tokenizer, marks)?;
         json!({"type": "Sequence", "decoders": [
             {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
             {"type": "ByteFallback"},
@@ -79,23 +77,23 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
         bytes
     };
     if pre.is(Also::Composed) {
-        with_normalizer(words, &mut tokenizer, json!({"type": "NFC"}))?;
+        with_normalizer(gguf, &mut tokenizer, json!({"type": "NFC"}))?;
     }
     let cuts = json!({"type": "Sequence", "pretokenizers": cuts});
-    tokenizer.with_pre_tokenizer(Some(part::<tokenizers::PreTokenizerWrapper>(words, cuts)?));
-    tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, decoder)?));
+    tokenizer.with_pre_tokenizer(Some(part::<tokenizers::PreTokenizerWrapper>(gguf, cuts)?));
+    tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(gguf, decoder)?));
     // Gemma's files say no, but llama.cpp does it anyway.
     let first = match name {
-        "gemma4" => words.id(SpecialToken::Bos),
+        "gemma4" => gguf.id(SpecialToken::Bos),
         _ => wanted(
-            words,
+            gguf,
             "add_bos_token",
             pre.is(Also::Begun),
             SpecialToken::Bos,
         )?,
     };
-    let last = wanted(words, "add_eos_token", false, SpecialToken::Eos)?;
-    let between = separator(words, pre.is(Also::Separated), last)?;
+    let last = wanted(gguf, "add_eos_token", false, SpecialToken::Eos)?;
+    let between = separator(gguf, pre.is(Also::Separated), last)?;
     Ok(TokenizerParts {
         tokenizer,
         around: Around {
@@ -110,13 +108,13 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
 
 /// Sets the normalizer.
 pub(super) fn with_normalizer(
-    words: &GgufTokenizer,
+    gguf: &GgufTokenizer,
     tokenizer: &mut Tokenizer,
     described: Value,
 ) -> Result<()> {
-    let normalizer = part::<tokenizers::NormalizerWrapper>(words, described)?;
+    let normalizer = part::<tokenizers::NormalizerWrapper>(gguf, described)?;
     let set = tokenizer.with_normalizer(Some(normalizer));
-    set.map(drop).map_err(|error| failed(words, error))
+    set.map(drop).map_err(|error| failed(gguf, error))
 }
 
 /// Returns all merges of line breaks, the shortest first, so that each run of line breaks that is a token becomes that
@@ -133,7 +131,7 @@ fn line_breaks(known: &HashMap<&str, u32>) -> Vec<(String, String)> {
 }
 
 /// Returns the merges in order. The first token in a merge may begin with a space.
-fn merges(words: &GgufTokenizer) -> Result<Vec<(String, String)>> {
+fn merges(gguf: &GgufTokenizer) -> Result<Vec<(String, String)>> {
     let pair = |merge: &String| {
         let first = merge.chars().next().map_or(0, char::len_utf8);
         let (_, rest) = merge.split_at(first);
@@ -145,12 +143,12 @@ fn merges(words: &GgufTokenizer) -> Result<Vec<(String, String)>> {
             _ => {
                 let reason =
                     format!("contains {merge:?}, expected two tokens with a space between");
-                Err(words.error("merges", reason))
+                Err(gguf.error("merges", reason))
             }
         }
     };
-    match words.merges.is_empty() {
-        true => Err(words.error("merges", "is missing; convert the model again".to_string())),
-        false => words.merges.iter().map(pair).collect(),
+    match gguf.merges.is_empty() {
+        true => Err(gguf.error("merges", "is missing; convert the model again".to_string())),
+        false => gguf.merges.iter().map(pair).collect(),
     }
 }

@@ -11,34 +11,31 @@ use super::{Around, TokenizerParts, failed, is_filler, part, separator, wanted};
 use crate::checkpoint::{GgufTokenizer, SpecialToken, TokenType};
 use crate::error::Result;
 
-pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
-    if words.scores.is_empty() {
-        return Err(words.error("scores", "is missing; convert the model again".to_string()));
+pub(super) fn parts(gguf: &GgufTokenizer) -> Result<TokenizerParts> {
+    if gguf.scores.is_empty() {
+        return Err(gguf.error("scores", "is missing; convert the model again".to_string()));
     }
-    if !words.has_types {
+    if !gguf.has_types {
         let reason = "is missing; convert the model again".to_string();
-        return Err(words.error("token_type", reason));
+        return Err(gguf.error("token_type", reason));
     }
-    let kept = { words.tokens.iter().enumerate() }.filter(|(id, _)| !is_filler(words, *id));
+    let kept = { gguf.tokens.iter().enumerate() }.filter(|(id, _)| !is_filler(gguf, *id));
     let vocabulary: Vec<(&str, u32)> = kept.map(|(id, token)| (&token[..], id as u32)).collect();
-    let merges = merges(&vocabulary, &words.scores);
+    let merges = merges(&vocabulary, &gguf.scores);
     let owned = vocabulary
         .iter()
         .map(|(token, id)| (token.to_string(), *id));
-    let has_bytes = words.types.contains(&TokenType::Byte);
+    let has_bytes = gguf.types.contains(&TokenType::Byte);
     let mut model = BPE::builder()
         .vocab_and_merges(owned.collect::<Vocab>(), merges)
         .byte_fallback(has_bytes)
         .fuse_unk(true);
-    if let Some(unknown) = words
-        .id(SpecialToken::Unknown)
-        .and_then(|id| words.text(id))
-    {
+    if let Some(unknown) = gguf.id(SpecialToken::Unknown).and_then(|id| gguf.text(id)) {
         model = model.unk_token(unknown.to_string());
     }
-    let model = model.build().map_err(|error| failed(words, error))?;
+    let model = model.build().map_err(|error| failed(gguf, error))?;
     let mut tokenizer = Tokenizer::new(model);
-    let has_prefix = words.flag("add_space_prefix")?.unwrap_or(true);
+    let has_prefix = gguf.flag("add_space_prefix")?.unwrap_or(true);
     let marks = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
     let first = json!({"type": "Prepend", "prepend": "▁"});
     let normalizers: Vec<Value> = has_prefix
@@ -47,7 +44,7 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
         .chain([marks])
         .collect();
     let normalizer = json!({"type": "Sequence", "normalizers": normalizers});
-    with_normalizer(words, &mut tokenizer, normalizer)?;
+    with_normalizer(gguf, &mut tokenizer, normalizer)?;
     let mut decoders = vec![
         json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}),
         json!({"type": "ByteFallback"}),
@@ -57,13 +54,13 @@ pub(super) fn parts(words: &GgufTokenizer) -> Result<TokenizerParts> {
         decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
     }
     let decoder = json!({"type": "Sequence", "decoders": decoders});
-    tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(words, decoder)?));
-    let last = wanted(words, "add_eos_token", false, SpecialToken::Eos)?;
+    tokenizer.with_decoder(Some(part::<tokenizers::DecoderWrapper>(gguf, decoder)?));
+    let last = wanted(gguf, "add_eos_token", false, SpecialToken::Eos)?;
     Ok(TokenizerParts {
         tokenizer,
         around: Around {
-            first: wanted(words, "add_bos_token", true, SpecialToken::Bos)?,
-            between: separator(words, false, last)?,
+            first: wanted(gguf, "add_bos_token", true, SpecialToken::Bos)?,
+            between: separator(gguf, false, last)?,
             last,
             begins_again: true,
             ..Around::default()

@@ -164,13 +164,13 @@ impl Transformer {
         if let Some(added) = queries.expansion.as_ref().filter(|added| added.truncates) {
             queries.limit = LengthLimit::Tokens(added.length);
         }
-        let of_loading = LOADING
+        let loading_keys = LOADING
             .as_flattened()
             .iter()
             .map(|section| (section, HARMLESS_IN_LOADING));
-        let of_calls = CALLS.iter().map(|section| (section, HARMLESS_IN_CALLS));
-        let inside = of_loading
-            .chain(of_calls)
+        let call_keys = CALLS.iter().map(|section| (section, HARMLESS_IN_CALLS));
+        let inside = loading_keys
+            .chain(call_keys)
             .flat_map(|(section, keys)| keys.iter().map(move |key| format!("{section}.{key}")));
         let inside: Vec<String> = inside.collect();
         let harmless: Vec<&str> = HARMLESS
@@ -295,12 +295,12 @@ fn processing(kwargs: &ConfigJson, reading: &mut TextReading) -> Result<()> {
     let template = kwargs.section(&["chat_template"])?;
     let template = template.filter(|_| reading.chat.is_some());
     let (own_limit, mut truncation) = (reading.limit, Some(TruncationStrategy::LongestFirst));
-    let mut of_call = [kwargs.section(&["text"])?, kwargs.section(&["common"])?];
+    let mut call_sections = [kwargs.section(&["text"])?, kwargs.section(&["common"])?];
     // If two sections have the same key, the later one counts. For chats, the library merges them in the opposite order.
     if reading.chat.is_some() {
-        of_call.reverse();
+        call_sections.reverse();
     }
-    for section in of_call.iter().flatten().chain(&template) {
+    for section in call_sections.iter().flatten().chain(&template) {
         if section.at("max_length").is_some() {
             reading.limit = limit(section, "max_length")?.unwrap_or(own_limit);
         }
@@ -310,7 +310,7 @@ fn processing(kwargs: &ConfigJson, reading: &mut TextReading) -> Result<()> {
         Some(strategy) => reading.truncation = strategy,
         None => reading.limit = LengthLimit::Positions,
     }
-    for section in of_call.iter().flatten() {
+    for section in call_sections.iter().flatten() {
         reading.padding_side = padding_side(section)?.or(reading.padding_side);
         let adds = section.flag(&["add_special_tokens"], !reading.without_special_tokens)?;
         reading.without_special_tokens = !adds;

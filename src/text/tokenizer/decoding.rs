@@ -97,7 +97,7 @@ impl Tokenizer {
     }
 
     /// Returns whether the text of a token depends on the next one, as in PhoBERT.
-    pub(in crate::text) fn is_of_words(&self) -> bool {
+    pub(in crate::text) fn depends_on_next_token(&self) -> bool {
         matches!(self.python.as_deref(), Some(PythonTokens::Words(_)))
     }
 

@@ -26,7 +26,7 @@ impl TextPieces {
     ///
     /// # Errors
     /// If the tokenizer fails.
-    pub fn behind(tokenizer: &Tokenizer, prompt: &[u32]) -> Result<Self> {
+    pub fn after(tokenizer: &Tokenizer, prompt: &[u32]) -> Result<Self> {
         Ok(Self {
             ids: prompt.to_vec(),
             shown_ids: 0,

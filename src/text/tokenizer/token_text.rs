@@ -34,7 +34,7 @@ impl Tokenizer {
 
     /// Returns strings like [`Self::stop_strings`], without a copy of the vocabulary.
     pub(crate) fn ending_at(self: Arc<Self>, strings: &[String]) -> crate::Result<StopStrings> {
-        if self.is_of_words() {
+        if self.depends_on_next_token() {
             let reason = "the text of its tokens depends on the next one, so stop_strings is not supported; remove it";
             return Err(self.fail(reason));
         }

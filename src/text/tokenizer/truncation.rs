@@ -87,11 +87,11 @@ pub(crate) enum TruncationRule {
 /// Returns the lengths of a pair's texts after transformers' `truncate_sequences`.
 fn python_lengths((n, m): (usize, usize), max_length: usize) -> (usize, usize) {
     let removed = (n + m).saturating_sub(max_length);
-    let of_longer = n.abs_diff(m).min(removed);
-    let both = removed - of_longer;
+    let from_longer = n.abs_diff(m).min(removed);
+    let both = removed - from_longer;
     let (from_first, from_second) = match n > m {
-        true => (of_longer + both / 2, both - both / 2),
-        false => (both / 2, of_longer + both - both / 2),
+        true => (from_longer + both / 2, both - both / 2),
+        false => (both / 2, from_longer + both - both / 2),
     };
     (n.saturating_sub(from_first), m.saturating_sub(from_second))
 }

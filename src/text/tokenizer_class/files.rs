@@ -102,10 +102,10 @@ impl TokenizerClass {
     ) -> Result<Option<(Self, VocabularyFile)>> {
         let name = name_of(directory, config, || false)?;
         let is_there = |name: &&str| is_named(&directory.join(name));
-        let of_any: Vec<&str> = OF_ANY_CLASS.into_iter().filter(is_there).collect();
+        let shared_files: Vec<&str> = OF_ANY_CLASS.into_iter().filter(is_there).collect();
         let Some(parts) = parts_of(&name) else {
             let is_said = config.is_some() || is_named(&directory.join("config.json"));
-            return match of_any[..] {
+            return match shared_files[..] {
                 [file] if is_said && OF_NO_CLASS.contains(&&name[..]) => {
                     let file = VocabularyFile::of_no_class(directory.join(file))?;
                     Ok(Some((Self::of_form(&file.content), file)))

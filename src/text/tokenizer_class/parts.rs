@@ -11,7 +11,7 @@ use tokenizers::normalizers::{NormalizerWrapper, Sequence as Normalizers};
 use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizers;
 use tokenizers::{DecoderWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
-use super::{TokenizerClass, ends};
+use super::{TokenizerClass, bos_eos};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 
@@ -90,15 +90,15 @@ impl TokenizerClass {
         origin: Origin,
     ) -> Result<()> {
         if let (Origin::TokenizerJson, Some(said)) = (origin, config)
-            && ends::are_of_code(said)?
+            && bos_eos::are_of_code(said)?
         {
-            let template = ends::template(inner, config, &Map::new(), named)?;
+            let template = bos_eos::template(inner, config, &Map::new(), named)?;
             inner.with_post_processor(Some(read::<PostProcessorWrapper>(template, config)?));
             return Ok(());
         }
         let has_other = match origin {
             Origin::TokenizerJson => inner.get_post_processor().is_some(),
-            Origin::ClassFiles => ends::are_said(config),
+            Origin::ClassFiles => bos_eos::are_said(config),
         };
         let is_left = |parts: &Map<String, Value>| match origin {
             Origin::ClassFiles if parts.contains_key("ends_of_keys") => true,
@@ -112,7 +112,7 @@ impl TokenizerClass {
             _ => None,
         };
         if let (None, Origin::ClassFiles, Self::Built { parts, .. }) = (&template, origin, self) {
-            let template = ends::template(inner, config, parts, named)?;
+            let template = bos_eos::template(inner, config, parts, named)?;
             inner.with_post_processor(Some(read::<PostProcessorWrapper>(template, config)?));
             return Ok(());
         }

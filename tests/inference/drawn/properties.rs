@@ -134,7 +134,7 @@ pub fn padding_is_zero_in_what_a_packed_stack_returns(
     wrong.map_or(Ok(true), |at| Err(format!("row {at} is not zero")))
 }
 
-pub fn to_be_watched_changes_nothing(config: &StackConfig, request: &Request) -> Holds {
+pub fn observation_changes_nothing(config: &StackConfig, request: &Request) -> Holds {
     let layers = stack_on(request.device(), config, DType::F32);
     let x = request.x().to_dtype(DType::F32).unwrap();
     let context = request.context(DType::F32);

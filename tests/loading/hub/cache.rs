@@ -211,14 +211,14 @@ fn offline_a_warm_cache_needs_no_request() -> Result<()> {
     for files in [single()?, sharded(SHARDS)?] {
         let setup = Setup::new(files)?;
         let snapshot = setup.hub().download()?;
-        let asked = setup.server.requests().len();
+        let n_requests = setup.server.requests().len();
         assert_eq!(setup.offline().download()?, snapshot);
         assert_eq!(setup.offline().revision(commit('a')).download()?, snapshot);
         assert_eq!(
             setup.offline().file("config.json")?,
             snapshot.join("config.json")
         );
-        assert_eq!(setup.server.requests().len(), asked);
+        assert_eq!(setup.server.requests().len(), n_requests);
     }
     Ok(())
 }

@@ -101,10 +101,10 @@ fn one_more_file_is_fetched_by_name() -> Result<()> {
         "{reason}"
     );
     for outside in ["../config.json", "/etc/hostname", ""] {
-        let asked = setup.server.requests().len();
+        let n_requests = setup.server.requests().len();
         let reason = refusal(setup.hub().file(outside))?;
         assert!(reason.contains("not a path inside"), "{reason}");
-        assert_eq!(setup.server.requests().len(), asked);
+        assert_eq!(setup.server.requests().len(), n_requests);
     }
     Ok(())
 }
@@ -131,9 +131,9 @@ fn the_requested_revision_is_downloaded() -> Result<()> {
     }
     assert_eq!(setup.offline().download()?, main);
     // A commit hash names the same files for ever: a warm cache needs no request.
-    let asked = setup.server.requests().len();
+    let n_requests = setup.server.requests().len();
     assert_eq!(setup.hub().revision(commit('b')).download()?, main);
-    assert_eq!(setup.server.requests().len(), asked);
+    assert_eq!(setup.server.requests().len(), n_requests);
     Ok(())
 }
 

@@ -12,38 +12,38 @@ const VARIABLE: &str = "RAYON_NUM_THREADS";
 /// The largest number that is accepted.
 const MOST: usize = 4096;
 
-/// Makes exactly `asked` threads compute, and returns their number.
+/// Makes exactly `requested` threads compute, and returns their number.
 ///
 /// The variable must be set before the first thread starts, and a process cannot safely set its own variables. So the
 /// process starts itself again with the variable set, and exits with the same status.
-pub fn hold(asked: Option<usize>) -> Result<usize> {
-    let Some(asked) = asked else {
+pub fn hold(requested: Option<usize>) -> Result<usize> {
+    let Some(requested) = requested else {
         return Ok(n_threads());
     };
-    if asked > MOST {
-        bail!("--threads is {asked}; give at most {MOST}");
+    if requested > MOST {
+        bail!("--threads is {requested}; give at most {MOST}");
     }
-    if env::var(VARIABLE).is_ok_and(|value| value == asked.to_string()) {
-        if n_threads() < asked {
+    if env::var(VARIABLE).is_ok_and(|value| value == requested.to_string()) {
+        if n_threads() < requested {
             bail!(
-                "--threads is {asked}; at most {} compute on this machine",
+                "--threads is {requested}; at most {} compute on this machine",
                 n_threads()
             );
         }
         let found = (get_num_threads(), rayon::current_num_threads());
-        if found != (asked, asked) {
+        if found != (requested, requested) {
             bail!(
-                "--threads {asked}: candle computes with {} and rayon with {} threads",
+                "--threads {requested}: candle computes with {} and rayon with {} threads",
                 found.0,
                 found.1
             );
         }
-        return Ok(asked);
+        return Ok(requested);
     }
     let program = env::current_exe().context("--threads: the program's own file was not found")?;
     let status = Command::new(&program)
         .args(env::args_os().skip(1))
-        .env(VARIABLE, asked.to_string())
+        .env(VARIABLE, requested.to_string())
         .status()
         .with_context(|| format!("--threads: cannot start {} again", program.display()))?;
     exit(status.code().unwrap_or(2))

@@ -199,7 +199,7 @@ fn text_says_what_json_says() {
 
 #[test]
 fn the_requested_number_of_threads_overrides_the_environment() {
-    for asked in ["1", "3"] {
+    for requested in ["1", "3"] {
         let mut command = program();
         command.env("RAYON_NUM_THREADS", "2");
         command.args([
@@ -211,9 +211,9 @@ fn the_requested_number_of_threads_overrides_the_environment() {
             "--d-model",
             "256",
         ]);
-        let answer = answer(command.args(["--seconds", "0.05", "--threads", asked, "--json"]));
+        let answer = answer(command.args(["--seconds", "0.05", "--threads", requested, "--json"]));
         answer.assert_status(0);
-        assert_eq!(answer.json()["threads"].to_string(), asked);
+        assert_eq!(answer.json()["threads"].to_string(), requested);
     }
 }
 

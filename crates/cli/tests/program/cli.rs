@@ -55,9 +55,9 @@ fn run_writes_the_promised_names_and_shapes_in_the_requested_type() {
         let shape = load(&scratch.input())["hidden_states"].dims().to_vec();
         let checkpoint = Checkpoint::open(scratch.model()).unwrap();
         assert_eq!(dims(&stages), promised(&checkpoint, &shape), "{name}");
-        let asked = flags.last().copied().unwrap_or("f32");
+        let requested = flags.last().copied().unwrap_or("f32");
         assert!(
-            stages.values().all(|t| t.dtype().as_str() == asked),
+            stages.values().all(|t| t.dtype().as_str() == requested),
             "{name}"
         );
     }

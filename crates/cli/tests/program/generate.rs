@@ -155,7 +155,7 @@ fn a_decoder_says_something_of_the_ids_that_its_encoder_reads() {
 
 /// Whisper's fixture contains audio features, the decoder's initial tokens, and transformers' continuation.
 #[test]
-fn a_decoder_says_of_a_sound_what_transformers_says() {
+fn a_decoder_transcribes_audio_like_transformers() {
     if !is_present("families/whisper") {
         return;
     }

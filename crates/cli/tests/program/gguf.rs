@@ -144,7 +144,7 @@ fn files_beside_take_precedence_only_if_requested() {
         assert!(said.stderr.contains(words), "{}", said.stderr);
     }
     // Now the files are read, of which one is no tokenizer.
-    let asked = |arguments: &[&str]| {
+    let generated = |arguments: &[&str]| {
         let said = program()
             .arg("generate")
             .arg("--model")
@@ -154,7 +154,7 @@ fn files_beside_take_precedence_only_if_requested() {
             .output();
         said.unwrap()
     };
-    let said = asked(&arguments);
+    let said = generated(&arguments);
     assert!(
         !said.status.success() && String::from_utf8_lossy(&said.stderr).contains("tokenizer.json")
     );
@@ -164,7 +164,7 @@ fn files_beside_take_precedence_only_if_requested() {
         folder.path().join("tokenizer.json"),
     )
     .unwrap();
-    let said = asked(&arguments);
+    let said = generated(&arguments);
     assert!(
         said.status.success(),
         "{}",

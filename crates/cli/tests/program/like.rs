@@ -54,10 +54,10 @@ fn smollm3_in_a_few_lines_of_json_gives_pytorchs_results() {
         .blocks
         .iter()
         .map(|block| &block.attention().unwrap().position);
-    let turns: Vec<bool> = positions
+    let rotates: Vec<bool> = positions
         .map(|position| *position != Position::None)
         .collect();
-    assert_eq!(turns, [true, false, false, true]);
+    assert_eq!(rotates, [true, false, false, true]);
     let windows = checkpoint
         .config()
         .blocks
@@ -125,12 +125,12 @@ fn read(json: &ConfigJson) -> Result<StackConfig> {
     );
     let section = json.rotary_section()?;
     assert_eq!(json.rotary_of(section.as_ref(), head_dim, 2e6)?, rotary);
-    let turns = json.numbers(&["no_rope_layers"])?;
-    let turns = turns.ok_or_else(|| json.error(&["no_rope_layers"], "missing"))?;
+    let rotates = json.numbers(&["no_rope_layers"])?;
+    let rotates = rotates.ok_or_else(|| json.error(&["no_rope_layers"], "missing"))?;
     let types = json.sliding_layers(stack.blocks.len(), |_| false)?;
     let window = json.optional_size(&["sliding_window"])?;
     for (i, block) in stack.blocks.iter_mut().enumerate() {
-        block.attention_mut().unwrap().position = match turns[i] == 0.0 {
+        block.attention_mut().unwrap().position = match rotates[i] == 0.0 {
             true => Position::None,
             false => Position::Rotary(rotary.clone()),
         };

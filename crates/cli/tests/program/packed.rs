@@ -145,7 +145,7 @@ fn a_comparison_that_packing_must_fail_says_why() {
 }
 
 #[test]
-fn as_stored_reports_weights_that_it_does_not_pack_as_stored() {
+fn weights_that_are_not_packed_as_stored_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let [input, output] =
         ["ids", "out"].map(|name| folder.path().join(format!("{name}.safetensors")));

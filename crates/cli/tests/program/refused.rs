@@ -31,7 +31,7 @@ macro_rules! refused {
 
 /// Without this, all below might be refused for another reason.
 #[test]
-fn what_the_cases_start_from_runs() {
+fn the_model_that_the_cases_start_from_runs() {
     for flags in [&[] as &[&str], &["--backward"]] {
         let scratch = Scratch::of("tiny-bert");
         scratch.run(flags).assert_status(0);

@@ -92,8 +92,8 @@ const MAGICS: [(&[u8], ForeignFormat); 23] = [
 
 /// Returns the file's format and how to convert it, if its first bytes or its name determine the format.
 pub(super) fn explain(path: &Path, start: &[u8]) -> Option<String> {
-    let of_graph = is_openvino(path).then_some(OPENVINO);
-    let ForeignFormat(name, cure) = of_graph.or(by_content(start)).or(by_extension(path))?;
+    let graph = is_openvino(path).then_some(OPENVINO);
+    let ForeignFormat(name, cure) = graph.or(by_content(start)).or(by_extension(path))?;
     Some(format!("it is {name}; {cure}"))
 }
 

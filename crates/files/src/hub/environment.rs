@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_for_offline_are_those_of_huggingface_hub() {
+    fn the_values_for_offline_are_those_of_huggingface_hub() {
         assert!(["1", "on", "Yes", "TRUE"].into_iter().all(is_true));
         assert!(
             ["0", "off", "no", "2", ""]

@@ -144,8 +144,8 @@ fn directory(file: &PositionedFile) -> std::result::Result<(u64, StoredEntry), Z
         .find(is_end);
     let at = at.ok_or_else(|| format!("its directory should be at its end, and is not: {CUT}"))?;
     let end = Fields(&tail[at..]);
-    let of_end = || Some((end.u16(10)?, end.u32(12)?, end.u32(16)?));
-    let (n_entries, n_bytes, offset) = of_end().ok_or_else(cut)?;
+    let end_fields = || Some((end.u16(10)?, end.u32(12)?, end.u32(16)?));
+    let (n_entries, n_bytes, offset) = end_fields().ok_or_else(cut)?;
     let end_at = len - tail_bytes + at as u64;
     let mut found = (u64::from(n_entries), u64::from(n_bytes), u64::from(offset));
     let mut ends = end_at;
@@ -159,8 +159,8 @@ fn directory(file: &PositionedFile) -> std::result::Result<(u64, StoredEntry), Z
         ends = at.ok_or_else(cut)?;
         let wide = bytes_at(file, ends, END_64_BYTES, end_at)?;
         let fields = Fields(&wide);
-        let of_end = || Some((fields.u64(32)?, fields.u64(40)?, fields.u64(48)?));
-        found = of_end()
+        let end_fields = || Some((fields.u64(32)?, fields.u64(40)?, fields.u64(48)?));
+        found = end_fields()
             .filter(|_| wide.starts_with(END_64))
             .ok_or_else(cut)?;
     }

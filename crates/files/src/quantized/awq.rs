@@ -74,13 +74,20 @@ impl QuantizedMatrix for Awq {
 
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows> {
         let (columns, width) = (self.weights.info.shape[0], self.weights.info.shape[1]);
-        let of_rows = rows.start / 8..rows.end.div_ceil(8);
+        let word_columns = rows.start / 8..rows.end.div_ceil(8);
         let (n_groups, n_rows) = (self.scales.info.shape[0], self.scales.info.shape[1]);
         let code = |words: &[u32], width: usize, line: usize, row: usize| {
             (words[line * width + row / 8] >> (4 * AWQ_ORDER[row % 8]) & 15) as u8
         };
-        let words: Vec<u32> = files.part_columns(&self.weights, of_rows.clone())?;
-        let of_weights = |(line, row)| code(&words, of_rows.len(), line, row - 8 * of_rows.start);
+        let words: Vec<u32> = files.part_columns(&self.weights, word_columns.clone())?;
+        let weight_code = |(line, row)| {
+            code(
+                &words,
+                word_columns.len(),
+                line,
+                row - 8 * word_columns.start,
+            )
+        };
         let zeros: Vec<u32> = files.part(&self.zeros)?;
         let scales = files.part_in_f32(&self.scales)?;
         let of_groups = || {
@@ -90,7 +97,7 @@ impl QuantizedMatrix for Awq {
         let lines = |row| (0..columns).map(move |line| (line, row));
         let cells = rows.clone().flat_map(lines);
         Ok(QuantizedRows {
-            codes: cells.map(of_weights).collect(),
+            codes: cells.map(weight_code).collect(),
             columns,
             values: None,
             group_of: groups(columns, self.group_size),

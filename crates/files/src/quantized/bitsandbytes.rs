@@ -183,9 +183,9 @@ impl QuantizedMatrix for FourBitBlocks {
         let (columns, size) = (self.columns, self.size);
         let (group_of, n_groups, scales) = match columns.is_multiple_of(size) {
             true => {
-                let of_rows = span.start / size..span.end / size;
+                let row_span = span.start / size..span.end / size;
                 let n_groups = columns / size;
-                (groups(columns, size), n_groups, scales[of_rows].to_vec())
+                (groups(columns, size), n_groups, scales[row_span].to_vec())
             }
             // Blocks continue across rows, so each column has its own scale.
             false => {

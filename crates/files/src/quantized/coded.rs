@@ -165,14 +165,14 @@ fn coded_rows(
     }
     let (_, group) = format.bits_by_group;
     // One group in the file may be several of the packed format's.
-    let of_parts: Vec<usize> = group_of
+    let part_groups: Vec<usize> = group_of
         .iter()
         .step_by(group)
         .map(|of| *of as usize)
         .collect();
     let spread = |numbers: Vec<f32>| -> Vec<f32> {
         let rows = numbers.chunks_exact(n_groups.max(1));
-        rows.flat_map(|row| of_parts.iter().map(|of| row[*of]))
+        rows.flat_map(|row| part_groups.iter().map(|of| row[*of]))
             .collect()
     };
     debug_assert_eq!(codes.len() % columns.max(1), 0);

@@ -49,7 +49,7 @@ pub(super) fn left_out(files: &mut TensorFiles) -> Vec<String> {
 pub(super) fn unrounded(config: &ConfigJson, left_out: &[String]) -> Vec<String> {
     let is_set = |value: Option<&Value>| value.is_some_and(|value| !value.is_null());
     let groups = config.at("config_groups").and_then(Value::as_object);
-    let of_groups = groups.into_iter().flatten().flat_map(|(name, group)| {
+    let group_targets = groups.into_iter().flatten().flat_map(|(name, group)| {
         let keys = ["input_activations", "output_activations"].into_iter();
         let keys = keys.filter(move |key| is_set(group.get(key)));
         keys.map(move |key| format!("config_groups.{name}.{key}"))
@@ -68,7 +68,7 @@ pub(super) fn unrounded(config: &ConfigJson, left_out: &[String]) -> Vec<String>
         })
     });
     let own = own.map(str::to_string);
-    of_groups.chain(own).chain(tensors).collect()
+    group_targets.chain(own).chain(tensors).collect()
 }
 
 impl Grouped {

@@ -141,10 +141,10 @@ impl Gptq {
     fn zeros(&self, files: &TensorFiles) -> Result<Vec<f32>> {
         let words: Vec<u32> = files.part(&self.zeros)?;
         let (width, n_rows) = (self.zeros.info.shape[1], self.weights.info.shape[1]);
-        let of_groups = words.chunks_exact(width.max(1));
+        let group_words = words.chunks_exact(width.max(1));
         // If stored minus one, all bits set means the largest zero point, 2^bits, as in AutoGPTQ's own layers.
         let zero = |code: u8| f32::from(code) + f32::from(self.zero_points.least());
-        Ok(of_groups
+        Ok(group_words
             .flat_map(|words| codes(words, self.bits, n_rows).map(zero))
             .collect())
     }

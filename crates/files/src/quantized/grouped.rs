@@ -139,11 +139,11 @@ impl Grouped {
                         middle - 1
                     )));
                 }
-                let of_row = |row: usize| {
+                let row_values = |row: usize| {
                     let at = row / self.scales.rows * n_groups;
                     bytes[at..at + n_groups].iter()
                 };
-                let all = rows.flat_map(of_row);
+                let all = rows.flat_map(row_values);
                 Zeros::Each(
                     all.map(|byte| (i32::from(*byte) + middle) as f32).collect(),
                     0,
@@ -151,13 +151,13 @@ impl Grouped {
             }
             ZeroSource::Words { part, bits } => {
                 let words: Vec<u32> = files.part(part)?;
-                let of_group = |group| {
+                let group_value = |group| {
                     let stream = words.iter().skip(group).step_by(n_groups).copied();
                     let stream: Vec<u32> = stream.collect();
                     codes(&stream, *bits, self.n_rows).collect::<Vec<u8>>()
                 };
-                let of_groups: Vec<Vec<u8>> = (0..n_groups).map(of_group).collect();
-                let each = rows.flat_map(|row| of_groups.iter().map(move |zeros| zeros[row]));
+                let group_values: Vec<Vec<u8>> = (0..n_groups).map(group_value).collect();
+                let each = rows.flat_map(|row| group_values.iter().map(move |zeros| zeros[row]));
                 Zeros::Each(each.map(f32::from).collect(), 0)
             }
             ZeroSource::Behind(part) => Zeros::Behind(files.part_in_f32(part)?[span].to_vec()),
@@ -212,7 +212,7 @@ impl QuantizedMatrix for Grouped {
                 scales.iter_mut().for_each(|scale| *scale /= global);
             }
         }
-        let of_row = |row: usize| {
+        let row_values = |row: usize| {
             let at = row / self.scales.rows * n_groups;
             scales[at..at + n_groups].iter().copied()
         };
@@ -226,7 +226,7 @@ impl QuantizedMatrix for Grouped {
             },
             group_of: self.group_of(files)?,
             n_groups,
-            scales: rows.clone().flat_map(of_row).collect(),
+            scales: rows.clone().flat_map(row_values).collect(),
             zeros: self.row_zeros(files, rows)?,
             factor: self.factor,
         })

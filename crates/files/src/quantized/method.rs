@@ -273,8 +273,8 @@ fn schemes(found: &ConfigJson) -> Result<Schemes> {
         _ => None,
     };
     let groups = found.at("config_groups").and_then(Value::as_object);
-    let of_groups = groups.into_iter().flat_map(|groups| groups.values());
-    for weights in of_groups.filter_map(|group| group.get("weights")) {
+    let settings = groups.into_iter().flat_map(|groups| groups.values());
+    for weights in settings.filter_map(|group| group.get("weights")) {
         schemes.bits.extend(weights.get("num_bits").and_then(size));
         schemes
             .group_sizes

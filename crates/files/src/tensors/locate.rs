@@ -80,19 +80,19 @@ fn in_directory(directory: &Path) -> Result<Located> {
         }
     }
     let paths = list(directory).map_err(|source| Error::io(directory, "list", source))?;
-    let of_extension = |extension: &str| -> Vec<&PathBuf> {
+    let with_extension = |extension: &str| -> Vec<&PathBuf> {
         let paths = paths.iter();
         paths
             .filter(|path| has_extension(path, extension))
             .collect()
     };
-    let mut weights = of_extension("safetensors");
+    let mut weights = with_extension("safetensors");
     // An adapter beside a model is not the model.
     if weights.len() > 1 {
         weights.retain(|path| file_name(path) != "adapter_model.safetensors");
     }
     if weights.is_empty() {
-        weights = of_extension("gguf");
+        weights = with_extension("gguf");
         if weights.len() > 1 {
             let models = weights.iter().copied();
             let models: Vec<_> = models.filter(|path| gguf::may_be_model(path)).collect();
@@ -103,7 +103,7 @@ fn in_directory(directory: &Path) -> Result<Located> {
     }
     for extension in ["bin", "pt", "pth", "npz", "npy"] {
         if weights.is_empty() {
-            weights = of_extension(extension);
+            weights = with_extension(extension);
             weights.retain(|path| {
                 let is_no_model = NO_MODELS
                     .iter()

@@ -212,9 +212,9 @@ impl<'a> Call<'a> {
         lend(TILE, length, |memory| {
             let start = |tile: usize| part.start + tile * part.len() / n_tiles;
             for tile in 0..n_tiles {
-                let of_tile = start(tile)..start(tile + 1);
-                kernel.with_tiles(of_tile.len(), &mut || {
-                    rows.tile(kernel, of_tile.clone(), chunk, memory);
+                let tile_rows = start(tile)..start(tile + 1);
+                kernel.with_tiles(tile_rows.len(), &mut || {
+                    rows.tile(kernel, tile_rows.clone(), chunk, memory);
                 });
             }
         });

@@ -149,7 +149,7 @@ impl KeyValuePanels {
     }
 
     pub(crate) fn check(&self, isa: Isa, stored: OperandFormat, shape: &Shape) {
-        let asked = PanelShape {
+        let requested = PanelShape {
             isa,
             stored,
             batch: shape.queries.batch(),
@@ -157,7 +157,7 @@ impl KeyValuePanels {
             head_dim: shape.head_dim,
         };
         assert_eq!(
-            self.shape, asked,
+            self.shape, requested,
             "the panels are packed for another instruction set or shape"
         );
     }

@@ -262,13 +262,13 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         let keep = self.of.keep.map(|keep| &keep[sequence * keys..][..keys]);
         let group = self.group();
         let mut sinks = self.of.sinks.map(|sinks| {
-            let of_group = &T::of_slice(sinks)[head * group..][..group];
-            let of_rows = of_group.iter().flat_map(|&sink| repeat_n(sink, seq));
-            of_rows.collect::<Vec<T>>()
+            let group_sinks = &T::of_slice(sinks)[head * group..][..group];
+            let row_sinks = group_sinks.iter().flat_map(|&sink| repeat_n(sink, seq));
+            row_sinks.collect::<Vec<T>>()
         });
         let mut probabilities = Buffer::new(scores.len());
-        let (isa, of_rows) = (cpu.isa, sinks.as_deref_mut());
-        forward_here(isa, &scores, &mut probabilities, keys, of_rows, |row| {
+        let (isa, row_sinks) = (cpu.isa, sinks.as_deref_mut());
+        forward_here(isa, &scores, &mut probabilities, keys, row_sinks, |row| {
             VisibleElements {
                 range: (self.of.reach)(row % seq),
                 keep,

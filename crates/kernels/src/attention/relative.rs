@@ -71,8 +71,8 @@ impl RelativeScores<'_> {
         let (seq, heads) = (content.seq, content.heads);
         assert_eq!((heads, content.head_dim), (table.heads, table.head_dim));
         assert!(self.longest >= seq);
-        let of_head = self.longest * self.longest;
-        assert_eq!(n_scores, self.batch * heads * of_head, "scores");
+        let per_head = self.longest * self.longest;
+        assert_eq!(n_scores, self.batch * heads * per_head, "scores");
         assert_eq!(self.rows.len(), (2 * seq).saturating_sub(1), "distances");
         let last = self.rows.iter().max();
         assert!(last.is_none_or(|&row| (row as usize) < table.seq));
@@ -84,9 +84,9 @@ impl RelativeScores<'_> {
         let threads = self.threads(cpu, scores.len());
         let (seq, n_rows) = (self.content.seq, self.table.seq);
         let scale = T::of(self.scale);
-        let of_head = self.longest * self.longest;
-        for_chunks(threads, scores, of_head.max(1), |start, scores| {
-            let task = start / of_head;
+        let per_head = self.longest * self.longest;
+        for_chunks(threads, scores, per_head.max(1), |start, scores| {
+            let task = start / per_head;
             let (sequence, head) = (task / self.content.heads, task % self.content.heads);
             let content = self.content.head::<T>(sequence, head);
             let table = self.table.head::<T>(0, head);
@@ -136,11 +136,11 @@ impl RelativeScores<'_> {
         } = self.content;
         let (n_rows, scale) = (self.table.seq, T::of(self.scale));
         let (n_content, n_table) = (self.batch * seq * head_dim, n_rows * head_dim);
-        let of_head = n_content + n_table;
-        let mut all = Buffer::<T>::new(heads * of_head);
-        for_chunks(threads, &mut all, of_head.max(1), |start, of_head| {
+        let per_head = n_content + n_table;
+        let mut all = Buffer::<T>::new(heads * per_head);
+        for_chunks(threads, &mut all, per_head.max(1), |start, sums| {
             let head = start / (n_content + n_table);
-            let (to_content, to_table) = of_head.split_at_mut(n_content);
+            let (to_content, to_table) = sums.split_at_mut(n_content);
             to_table.fill(T::ZERO);
             let mut products = Buffer::new(seq * n_rows);
             let mut part = Buffer::new(n_table);
@@ -166,8 +166,8 @@ impl RelativeScores<'_> {
             }
         });
         let width = heads * head_dim;
-        for (head, of_head) in all.chunks_exact(of_head.max(1)).enumerate() {
-            let (content, table) = of_head.split_at(n_content);
+        for (head, sums) in all.chunks_exact(per_head.max(1)).enumerate() {
+            let (content, table) = sums.split_at(n_content);
             for (to, from) in [(&mut *dcontent, content), (&mut *dtable, table)] {
                 for (to, from) in to.chunks_exact_mut(width).zip(from.chunks_exact(head_dim)) {
                     to[head * head_dim..][..head_dim].copy_from_slice(from);

@@ -74,21 +74,21 @@ impl<T: Computed, V: Vectors<T>> Task<V> for ApplyEpilogueToPanels<'_, T> {
         let mut first = self.first;
         let (width, columns) = (WIDTH * V::LANES, first.columns.clone());
         let n_columns = first.n_columns;
-        let of_panel = |panel: usize| {
+        let panel_part = |panel: usize| {
             let start = columns.start + panel * columns.len();
             start..n_columns.min(start + columns.len())
         };
         if first.halves == Halves::One && all.activation != ActivationFunction::Identity {
             // One call for all panels, because the activation has a start-up cost.
             for (panel, sums) in totals.chunks_exact_mut(n_rows * width).enumerate() {
-                first.columns = of_panel(panel);
+                first.columns = panel_part(panel);
                 first.add_to_rows(v, all.bias, sums);
             }
             all.activation.apply(first.isa, totals);
             first.epilogue = &rest;
         }
         for (panel, sums) in totals.chunks_exact_mut(n_rows * width).enumerate() {
-            first.columns = of_panel(panel);
+            first.columns = panel_part(panel);
             let finish = ApplyEpilogue {
                 results: &first,
                 rows: 0..n_rows,

@@ -156,7 +156,7 @@ impl<F: Format> DotTile<'_, F> {
                 }
             }
             // SAFETY: the panel's scales, as above, for a part in the chunk. Unrolled by hand, as above.
-            let of_columns = unsafe {
+            let column_scales = unsafe {
                 [
                     d.scales(layout, scales(0), part),
                     d.scales(layout, scales(1), part),
@@ -171,7 +171,7 @@ impl<F: Format> DotTile<'_, F> {
             ($($i:literal)*) => {
                 $(if $i < ROWS {
                     // SAFETY: i < ROWS, and the assertions above.
-                    unsafe { self.finish_row(d, (row($i), part), sums[if $i < ROWS { $i } else { 0 }], of_columns, ($i, total)) };
+                    unsafe { self.finish_row(d, (row($i), part), sums[if $i < ROWS { $i } else { 0 }], column_scales, ($i, total)) };
                 })*
             };
         }

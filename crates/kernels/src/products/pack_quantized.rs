@@ -47,12 +47,12 @@ impl QuantizedFormat {
             (4 | 8, 128 | 256) => 128,
             _ => panic!("{bits}-bit values in groups of {group} are not supported"),
         };
-        let of_32 = matches!(
+        let is_of_32 = matches!(
             self.scales,
             GroupScales::TwoLevels | GroupScales::Microscaled
         ) || self.scales.is_non_linear();
         assert!(
-            !of_32 || group == 32,
+            !is_of_32 || group == 32,
             "{:?} scales do not support groups of {group}",
             self.scales
         );
@@ -170,8 +170,8 @@ impl<F: WithKernel + PackQuantized> PackedMatrix<F> {
         let step = (VALUES_AT_ONCE / d_in.max(1)).next_multiple_of(share);
         for start in (0..d_out).step_by(step) {
             let rows = start..d_out.min(start + step);
-            let of_panels = start / share * n_words * width;
-            let panels = &mut panels[of_panels..][..rows.len().div_ceil(share) * n_words * width];
+            let panels_at = start / share * n_words * width;
+            let panels = &mut panels[panels_at..][..rows.len().div_ceil(share) * n_words * width];
             for matrix in 0..width / share {
                 let coded = read(matrix, rows.clone())?;
                 let checked = coded.check::<F>(scales, d_in, &rows);

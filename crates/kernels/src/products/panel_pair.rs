@@ -104,16 +104,16 @@ impl<F: Format> PanelPairs<'_, F> {
             let b = &self.b[first + chunk * whole * D::PANEL..];
             assert!(a.len() >= ROWS * D::ROW_WORDS);
             assert!(b.len() >= (STREAMS - 1) * stream + n_words * D::PANEL);
-            let of_chunk = PairChunk::<F> {
+            let pair_chunk = PairChunk::<F> {
                 b,
                 stream,
                 a,
                 scale_words,
             };
-            let row = |i: usize| of_chunk.row::<D>(i);
-            let words = |panel: usize, row: usize, j: usize| of_chunk.words::<D>(panel, row, j);
+            let row = |i: usize| pair_chunk.row::<D>(i);
+            let words = |panel: usize, row: usize, j: usize| pair_chunk.words::<D>(panel, row, j);
             let n_parts = parts(depth, part_terms).max(1);
-            of_chunk.prefetch::<D>(0, scale_words);
+            pair_chunk.prefetch::<D>(0, scale_words);
             // Loaded first: interleaved with the sums, which fill the registers, the branches on the scale layout
             // cost a third of the speed.
             let mut scales = [[[MaybeUninit::<D::Scales>::uninit(); WIDTH]; MAX_PARTS]; STREAMS];
@@ -144,8 +144,8 @@ impl<F: Format> PanelPairs<'_, F> {
                     while group + 1 < end {
                         // SAFETY: the assertions above, and group + 1 < groups.
                         unsafe {
-                            of_chunk.add_group(d, group, &mut sums);
-                            of_chunk.add_group(d, group + 1, &mut others);
+                            pair_chunk.add_group(d, group, &mut sums);
+                            pair_chunk.add_group(d, group + 1, &mut others);
                         }
                         group += 2;
                     }
@@ -157,7 +157,7 @@ impl<F: Format> PanelPairs<'_, F> {
                 }
                 while group < end {
                     // SAFETY: the assertions above, and group < groups.
-                    unsafe { of_chunk.add_group(d, group, &mut sums) };
+                    unsafe { pair_chunk.add_group(d, group, &mut sums) };
                     group += 1;
                 }
                 for (panel, (sums, totals)) in sums.into_iter().zip(&mut totals).enumerate() {

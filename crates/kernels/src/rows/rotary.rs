@@ -100,18 +100,19 @@ struct RotateHeads<'a, T> {
 impl<T: Element> LevelTask for RotateHeads<'_, T> {
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
-        let turns = || self.cos.iter().zip(self.sin);
+        let angles = || self.cos.iter().zip(self.sin);
         for head in self.row.chunks_exact_mut(self.head_dim) {
             match self.pairing {
                 Pairing::Halves => {
                     let (first, rest) = head.split_at_mut(self.cos.len());
-                    for ((a, b), (&cos, &sin)) in first.iter_mut().zip(rest).zip(turns()) {
-                        (*a, *b) = turn(*a, *b, cos, sin, self.direction);
+                    for ((a, b), (&cos, &sin)) in first.iter_mut().zip(rest).zip(angles()) {
+                        (*a, *b) = rotated_pair(*a, *b, cos, sin, self.direction);
                     }
                 }
                 Pairing::Interleaved => {
-                    for (pair, (&cos, &sin)) in head.chunks_exact_mut(2).zip(turns()) {
-                        (pair[0], pair[1]) = turn(pair[0], pair[1], cos, sin, self.direction);
+                    for (pair, (&cos, &sin)) in head.chunks_exact_mut(2).zip(angles()) {
+                        (pair[0], pair[1]) =
+                            rotated_pair(pair[0], pair[1], cos, sin, self.direction);
                     }
                 }
             }
@@ -120,7 +121,7 @@ impl<T: Element> LevelTask for RotateHeads<'_, T> {
 }
 
 #[inline(always)]
-fn turn<T: Element>(a: T, b: T, cos: T, sin: T, direction: Direction) -> (T, T) {
+fn rotated_pair<T: Element>(a: T, b: T, cos: T, sin: T, direction: Direction) -> (T, T) {
     let (a, b, cos, sin) = (a.widen(), b.widen(), cos.widen(), sin.widen());
     let sin = match direction {
         Direction::Forward => sin,

@@ -209,8 +209,8 @@ fn row<T: Element>(
         |score| (score - shift).exp(),
         |e| e,
     );
-    let of_sink = sink.as_ref().map(|sink| (sink.widen() - shift).exp());
-    if let Some(e) = of_sink {
+    let sink_weight = sink.as_ref().map(|sink| (sink.widen() - shift).exp());
+    if let Some(e) = sink_weight {
         total += e;
     }
     let divisor = if total == T::Acc::ZERO {
@@ -218,7 +218,7 @@ fn row<T: Element>(
     } else {
         total
     };
-    if let (Some(sink), Some(e)) = (sink, of_sink) {
+    if let (Some(sink), Some(e)) = (sink, sink_weight) {
         *sink = T::narrow(e / divisor);
     }
 

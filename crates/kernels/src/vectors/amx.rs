@@ -83,13 +83,13 @@ fn permission() -> bool {
 
 /// Assembles an instruction that changes a tile, whose name is between two parts of the text.
 macro_rules! changing {
-    ($tile:expr, $before:literal, $behind:expr, [$($operands:tt)*] $($options:ident)*) => {
-        changing!(@of $tile, $before, $behind, [$($operands)*] [$($options)*]
+    ($tile:expr, $before:literal, $after:expr, [$($operands:tt)*] $($options:ident)*) => {
+        changing!(@of $tile, $before, $after, [$($operands)*] [$($options)*]
             0 "tmm0" 1 "tmm1" 2 "tmm2" 3 "tmm3" 4 "tmm4" 5 "tmm5" 6 "tmm6" 7 "tmm7")
     };
-    (@of $tile:expr, $before:literal, $behind:expr, $operands:tt $options:tt $($number:literal $name:tt)*) => {
+    (@of $tile:expr, $before:literal, $after:expr, $operands:tt $options:tt $($number:literal $name:tt)*) => {
         match $tile {
-            $($number => changing!(@asm concat!($before, $name, $behind), $operands $options $name),)*
+            $($number => changing!(@asm concat!($before, $name, $after), $operands $options $name),)*
             tile => panic!("tile {tile}"),
         }
     };

@@ -130,15 +130,15 @@ impl Initialization {
     /// Draws each role with the prefix `part` and a dot from `other`'s distribution for the role without the prefix:
     /// the second stack in a model with two.
     pub fn with_part(mut self, part: &str, other: Self) -> Self {
-        let of_part = |pattern: &str| format!("{part}.{pattern}");
-        self = self.with(&of_part("*"), Distribution::Layer);
+        let in_part = |pattern: &str| format!("{part}.{pattern}");
+        self = self.with(&in_part("*"), Distribution::Layer);
         let rules = other.rules.into_iter();
         self.rules
-            .extend(rules.map(|(pattern, draw)| (of_part(&pattern), draw)));
+            .extend(rules.map(|(pattern, draw)| (in_part(&pattern), draw)));
         let rows = other.zero_rows.into_iter();
         self.zero_rows
-            .extend(rows.map(|(role, row)| (of_part(&role), row)));
-        let untrained = other.untrained.iter().map(|role| of_part(role));
+            .extend(rows.map(|(role, row)| (in_part(&role), row)));
+        let untrained = other.untrained.iter().map(|role| in_part(role));
         self.untrained.extend(untrained);
         self
     }
@@ -162,10 +162,10 @@ impl Initialization {
 
     /// Returns the zero rows in a role's table.
     pub fn zero_rows(&self, role: &str) -> impl Iterator<Item = usize> {
-        let of_role = self
+        let same_role = self
             .zero_rows
             .iter()
             .filter(move |(known, _)| known == role);
-        of_role.map(|&(_, row)| row)
+        same_role.map(|&(_, row)| row)
     }
 }

@@ -139,8 +139,8 @@ impl ModelConfig {
             )));
         }
         if let EmbeddingsConfig::Tokens(tokens) = &self.embeddings {
-            let of_layers = self.stack.layer_inputs.map(|norm| norm.d_model);
-            let expected = of_layers.map(|width| width * self.stack.layers.len());
+            let layer_width = self.stack.layer_inputs.map(|norm| norm.d_model);
+            let expected = layer_width.map(|width| width * self.stack.layers.len());
             let found = tokens.layer_inputs.map(|table| table.width);
             if found.is_some() && found != expected {
                 return Err(Error::InvalidConfig(format!(

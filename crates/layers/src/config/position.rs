@@ -301,8 +301,8 @@ impl RotaryScaling {
                     factors.iter().try_for_each(|&f| positive(&name, f))?;
                 }
                 finite(&named("attention_factor"), attention_factor)?;
-                let of_long = long_attention_factor.unwrap_or(attention_factor);
-                finite(&named("long_attention_factor"), of_long)?;
+                let long_factor = long_attention_factor.unwrap_or(attention_factor);
+                finite(&named("long_attention_factor"), long_factor)?;
                 size("original_positions", original_positions)
             }
         }

@@ -47,7 +47,7 @@ pub enum TokenSelection {
     /// The mean over the positions that the mask keeps (ModernBERT).
     Mean,
     /// The mean over the positions after this many (CLIP).
-    MeanBehind(usize),
+    MeanAfter(usize),
     /// The mean over the positions that the mask keeps, after the layer (EuroBERT).
     MeanTransformed,
     /// The first position, concatenated with the mean over later ones, `[batch, 2 d]` (DINOv2).

@@ -210,7 +210,7 @@ mod tests {
     /// transformers 5.23's `recomposition_frequencies` for `[[0, ..], [1, ..], [2, ..]]`, in Qwen2-VL and in
     /// Qwen3-VL.
     #[test]
-    fn pairs_turn_by_the_numbers_that_transformers_gives_them() {
+    fn pairs_rotate_by_the_positions_that_transformers_gives_them() {
         assert_axes(AxesOrder::Sections, [3, 2, 1], &[0, 0, 0, 1, 1, 2]);
         assert_axes(AxesOrder::Interleaved, [3, 2, 1], &[0, 1, 2, 0, 1, 0]);
         let expected = [0, 1, 2, 0, 0, 2, 0, 0, 2, 0];

@@ -72,7 +72,7 @@ impl ForwardContext {
         /// ([`StackConfig::layer_inputs`](crate::StackConfig::layer_inputs)):
         /// [`TokenEmbeddings::layer_inputs`](crate::layers::TokenEmbeddings::layer_inputs). A whole model sets them
         /// itself.
-        with_layer_inputs(words: Tensor) => layer_inputs = Some(words);
+        with_layer_inputs(rows: Tensor) => layer_inputs = Some(rows);
     }
 
     /// Sets the precision of the products in linear layers. [`Precision::F32`], the default, multiplies values as
@@ -114,7 +114,7 @@ impl ForwardContext {
     pub fn with_position_ids(mut self, position_ids: &Tensor) -> Result<Self> {
         let fail = |reason| Err(Error::input("position_ids", reason));
         let (found, dtype) = (position_ids.dims(), position_ids.dtype());
-        let of_axes = match *found {
+        let axis_positions = match *found {
             [_, _] => position_ids.unsqueeze(0)?,
             [3, _, _] => position_ids.clone(),
             _ => {
@@ -126,15 +126,17 @@ impl ForwardContext {
             return fail(format!("is {dtype:?}, expected an integer type"));
         }
         // On the CPU: CUDA and Metal do not convert every integer type.
-        let of_axes = of_axes.to_device(&Device::Cpu)?.to_dtype(DType::I64)?;
-        let of_axes = of_axes.to_vec3::<i64>()?;
-        let (mut all, last) = (of_axes.iter().flatten().flatten(), u32::MAX);
+        let axis_positions = axis_positions
+            .to_device(&Device::Cpu)?
+            .to_dtype(DType::I64)?;
+        let axis_positions = axis_positions.to_vec3::<i64>()?;
+        let (mut all, last) = (axis_positions.iter().flatten().flatten(), u32::MAX);
         if let Some(other) = all.find(|&&p| u32::try_from(p).is_err()) {
             return fail(format!("holds {other}, expected 0 to {last}"));
         }
         let row = |row: Vec<i64>| row.into_iter().map(|position| position as u32).collect();
         let rows = |rows: Vec<Vec<i64>>| rows.into_iter().map(row).collect();
-        self.positions = Some(of_axes.into_iter().map(rows).collect());
+        self.positions = Some(axis_positions.into_iter().map(rows).collect());
         Ok(self)
     }
 

@@ -314,11 +314,11 @@ impl Dropout {
         Ok(Some(match self.unit {
             DropoutUnit::Element => draw(dims)?,
             DropoutUnit::Sample => {
-                let mut of_samples = vec![1; dims.len()];
+                let mut sample_dims = vec![1; dims.len()];
                 if dims.len() > 2 {
-                    of_samples[0] = dims[0]; // [batch, 1, .., 1]
+                    sample_dims[0] = dims[0]; // [batch, 1, .., 1]
                 }
-                draw(&of_samples)?.broadcast_as(dims)?
+                draw(&sample_dims)?.broadcast_as(dims)?
             }
         }))
     }

@@ -34,8 +34,8 @@ impl PaddingMask {
         let join = |first: &Tensor, then: &Tensor| Tensor::cat(&[first, then], 1);
         let host = join(&self.host, &next.host)?;
         self.beside(host, || {
-            ops::asked("cat", &self.device)?;
-            ops::asked("cat", &next.device)?;
+            ops::record("cat", &self.device)?;
+            ops::record("cat", &next.device)?;
             join(&self.device, &next.device)
         })
     }
@@ -50,7 +50,7 @@ impl PaddingMask {
     pub fn of_sequences(&self, sequences: &[usize]) -> Result<Self> {
         let kept = |of: &Tensor| of_sequences(of, sequences);
         self.beside(kept(&self.host)?, || {
-            ops::asked("cat", &self.device)?;
+            ops::record("cat", &self.device)?;
             kept(&self.device)
         })
     }

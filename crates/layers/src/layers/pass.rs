@@ -453,7 +453,7 @@ mod tests {
     /// Compares with the keys that transformers 5.23's `chunked_causal_mask_function(3, [0, 2])` hides. Keys after
     /// the query are not compared.
     #[test]
-    fn chunks_begin_behind_the_padding_on_the_left() {
+    fn chunks_begin_after_the_padding_on_the_left() {
         let marks = [[1u8, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1]];
         let marks = Tensor::new(&marks, &Device::Cpu).unwrap();
         let context = ForwardContext::evaluation();

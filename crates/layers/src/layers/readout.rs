@@ -98,7 +98,7 @@ impl Readout {
                 }
                 OutputWeight::Words => {
                     let bias = output.bias.then(|| vb.get(output.n_out, "bias"));
-                    Linear::from_weight(embeddings.words()?.clone(), bias.transpose()?)
+                    Linear::from_weight(embeddings.word_embeddings()?.clone(), bias.transpose()?)
                 }
             }
         });
@@ -127,7 +127,7 @@ impl Readout {
 
     /// Returns the output projection if it is tied to the word embeddings.
     #[doc(hidden)]
-    pub fn shared_words(&self) -> Option<&Linear> {
+    pub fn shared_embeddings(&self) -> Option<&Linear> {
         let output = self.config.output.as_ref();
         let is_shared = output.is_some_and(|output| output.weight == OutputWeight::Words);
         self.output.as_ref().filter(|_| is_shared)
@@ -283,10 +283,10 @@ impl Readout {
                 at(x, ids.iter().map(|ids| highest(ids).unwrap_or(0)))
             }
             TokenSelection::Mean => mean(x, of.mask),
-            TokenSelection::MeanBehind(skipped) => mean_behind(x, *skipped),
+            TokenSelection::MeanAfter(skipped) => mean_after(x, *skipped),
             TokenSelection::FirstAndMean { skipped } => {
                 let first = x.narrow(1, 0, 1)?.squeeze(1)?;
-                Tensor::cat(&[&first, &mean_behind(x, *skipped)?], 1)
+                Tensor::cat(&[&first, &mean_after(x, *skipped)?], 1)
             }
             TokenSelection::FirstTwo if seq < 2 => {
                 bail!("a head needs two positions, but the sequence has {seq}")
@@ -353,7 +353,7 @@ fn at(x: &Tensor, positions: impl Iterator<Item = usize>) -> Result<Tensor> {
 }
 
 /// Returns the mean over the positions after the first `skipped`, `[batch, d]`.
-fn mean_behind(x: &Tensor, skipped: usize) -> Result<Tensor> {
+fn mean_after(x: &Tensor, skipped: usize) -> Result<Tensor> {
     let (_, seq, _) = x.dims3()?;
     match seq.checked_sub(skipped) {
         None | Some(0) => {

@@ -92,8 +92,8 @@ fn of_best_groups(
         let members = largest((group * size..(group + 1) * size).collect(), &score);
         members[..groups.judged_by].iter().map(|&e| score(e)).sum()
     };
-    let of_groups: Vec<f64> = (0..groups.n_groups).map(judged).collect();
-    let mut best = largest((0..groups.n_groups).collect(), |group| of_groups[group]);
+    let group_scores: Vec<f64> = (0..groups.n_groups).map(judged).collect();
+    let mut best = largest((0..groups.n_groups).collect(), |group| group_scores[group]);
     best.truncate(groups.top_groups);
     best.sort_unstable();
     let members = |group| group * size..(group + 1) * size;

@@ -75,21 +75,21 @@ impl Taped<Cpu> {
         kernel.forward(gate.engine(), gate.data.read().slice(), y.slice_mut());
         elements::multiply(gate.engine(), y.slice_mut(), up.data.read().slice());
         let asks = [gate.slot.place, up.slot.place];
-        let (of_gate, of_up) = (gate.slot.clone(), up.slot);
+        let (gate_slot, up_slot) = (gate.slot.clone(), up.slot);
         let (gate_data, up) = (gate.data.clone(), up.data);
         // `d gate = dy · up · f'(gate)`, `d up = dy · f(gate)`, where the activation is recomputed.
         Ok(gate.mapped(y, &asks, move |pass, mut dy| {
             let gate = gate_data.read();
-            if of_up.place.is_some() {
+            if up_slot.place.is_some() {
                 let mut dup = Numbers::new(dy.dtype(), dy.len())?;
                 kernel.forward(pass.engine, gate.slice(), dup.slice_mut());
                 elements::multiply(pass.engine, dup.slice_mut(), dy.slice());
-                pass.add(&of_up, dup)?;
+                pass.add(&up_slot, dup)?;
             }
-            if of_gate.place.is_some() {
+            if gate_slot.place.is_some() {
                 elements::multiply(pass.engine, dy.slice_mut(), up.read().slice());
                 kernel.backward(pass.engine, gate.slice(), dy.slice_mut());
-                pass.add(&of_gate, dy)?;
+                pass.add(&gate_slot, dy)?;
             }
             Ok(())
         }))

@@ -1,4 +1,4 @@
-//! A tensor without a graph. Every operation is one candle operation, and is recorded in the ledger while a
+//! A tensor without a graph. Every operation is one candle operation, and is recorded by the recorder while a
 //! recording runs.
 //!
 //! Devices without this crate's kernels execute these operations only. Views cost nothing and are not recorded.
@@ -10,7 +10,7 @@ use half::{bf16, f16};
 
 use crate::device::is_one;
 
-use super::ledger::{Transfer, issued, moved};
+use super::recorder::{Transfer, issued, moved};
 
 mod arithmetic;
 mod fused;

@@ -207,20 +207,25 @@ impl AttentionStep {
         let operands = [&self.query, &self.key, &self.value];
         let readings = operands.map(|of| of.data.read());
         let [query, key, value] = [0, 1, 2].map(|i| operands[i].rows(&readings[i]));
-        let of_biases: Vec<Reading> = self.biases.iter().map(|bias| bias.data.read()).collect();
-        let biases = self.biases.iter().zip(&of_biases);
-        let biases = biases.map(|(bias, reading)| ScoreBias {
-            data: reading.slice(),
-            layout: bias.layout,
-        });
-        let relative = self.relative.iter().map(|terms| terms.scores(cpu));
-        let relative = relative.collect::<Result<Vec<Numbers>>>()?;
-        let of_terms = self.relative.iter().zip(&relative);
-        let of_terms = of_terms.map(|(terms, scores)| ScoreBias {
-            data: scores.slice(),
-            layout: BiasLayout::strided(terms.strides()),
-        });
-        let biases: Vec<ScoreBias> = of_terms.chain(biases).collect();
+        let relative = self.relative.as_ref().map(|terms| terms.scores(cpu));
+        let relative = relative.transpose()?;
+        let additive: Vec<Reading> = self.biases.iter().map(|bias| bias.data.read()).collect();
+        let mut biases = Vec::with_capacity(1 + additive.len());
+        if let (Some(terms), Some(scores)) = (&self.relative, &relative) {
+            biases.push(ScoreBias {
+                data: scores.slice(),
+                layout: BiasLayout::strided(terms.strides()),
+            });
+        }
+        biases.extend(
+            self.biases
+                .iter()
+                .zip(&additive)
+                .map(|(bias, reading)| ScoreBias {
+                    data: reading.slice(),
+                    layout: bias.layout,
+                }),
+        );
         let sinks = self.sinks.as_ref().map(|(sinks, _)| sinks.read());
         let with_dropout = |keep: Option<&[u8]>, dropped: Option<Dropped>| {
             work(&Differentiable {
@@ -264,22 +269,23 @@ impl AttentionStep {
             let wanted = bias.place.map(|_| Numbers::zeros(dy.dtype(), n));
             wanted.transpose()
         };
-        let mut of_biases = self.biases.iter().map(zeros).collect::<Result<Vec<_>>>()?;
-        let of_sinks = self.sinks.as_ref().and_then(|(_, place)| *place);
-        let zeros = of_sinks.map(|_| Numbers::zeros(dy.dtype(), self.query.heads));
+        let mut dbiases = self.biases.iter().map(zeros).collect::<Result<Vec<_>>>()?;
+        let sinks_place = self.sinks.as_ref().and_then(|(_, place)| *place);
+        let zeros = sinks_place.map(|_| Numbers::zeros(dy.dtype(), self.query.heads));
         let mut dsinks = zeros.transpose()?;
         let cpu = pass.engine;
-        let of_terms = self.relative.as_ref().map(RelativeTerms::zeros);
-        let mut of_terms = of_terms.transpose()?;
+        let drelative = self.relative.as_ref().map(RelativeTerms::zeros);
+        let mut drelative = drelative.transpose()?;
         self.with(cpu, |attention| {
-            let of_terms = of_terms.iter_mut().map(|of| Some(of.slice_mut()));
-            let of_biases = of_biases.iter_mut();
-            let of_biases = of_biases.map(|of| Some(of.as_mut()?.slice_mut()));
+            let relative = drelative.iter_mut().map(|sums| Some(sums.slice_mut()));
+            let additive = dbiases
+                .iter_mut()
+                .map(|sums| Some(sums.as_mut()?.slice_mut()));
             let to = AttentionGradients {
                 query: dq.slice_mut(),
                 key: dk.slice_mut(),
                 value: dv.slice_mut(),
-                biases: of_terms.chain(of_biases).collect(),
+                biases: relative.chain(additive).collect(),
                 sinks: dsinks.as_mut().map(Numbers::slice_mut),
             };
             attention.backward(cpu, dy.slice(), to);
@@ -288,14 +294,14 @@ impl AttentionStep {
         pass.add(&self.query.slot, dq)?;
         pass.add(&self.key.slot, dk)?;
         pass.add(&self.value.slot, dv)?;
-        if let (Some(terms), Some(dscores)) = (&self.relative, &of_terms) {
+        if let (Some(terms), Some(dscores)) = (&self.relative, &drelative) {
             terms.backward(pass, dscores)?;
         }
         if let Some(dsinks) = dsinks {
-            pass.add_parameter(of_sinks, dsinks)?;
+            pass.add_parameter(sinks_place, dsinks)?;
         }
-        let mut of_biases = self.biases.iter().zip(of_biases);
-        of_biases.try_for_each(|(bias, gradient)| match gradient {
+        let mut biases = self.biases.iter().zip(dbiases);
+        biases.try_for_each(|(bias, gradient)| match gradient {
             Some(gradient) => pass.add_parameter(bias.place, gradient),
             None => Ok(()),
         })

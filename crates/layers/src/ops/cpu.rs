@@ -36,11 +36,11 @@ const MOST_PER_CORE: usize = 32;
 pub fn n_threads() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     static MOST: OnceLock<usize> = OnceLock::new();
-    let asked = std::env::var("RAYON_NUM_THREADS").ok();
-    let asked = asked.and_then(|number| number.parse().ok());
-    match asked.filter(|&number: &usize| number > 0) {
+    let requested = std::env::var("RAYON_NUM_THREADS").ok();
+    let requested = requested.and_then(|number| number.parse().ok());
+    match requested.filter(|&number: &usize| number > 0) {
         None => *CORES.get_or_init(get_num_threads),
-        Some(asked) => asked.min(*MOST.get_or_init(|| {
+        Some(requested) => requested.min(*MOST.get_or_init(|| {
             let cores = std::thread::available_parallelism();
             MOST_PER_CORE * cores.map_or(1, usize::from)
         })),

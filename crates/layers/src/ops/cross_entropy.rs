@@ -4,8 +4,8 @@ use candle_blocks_kernels::{Cpu, rows::cross_entropy as kernel};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::cpu::{Route, route};
-use super::ledger::{Transfer, moved};
 use super::numbers::Numbers;
+use super::recorder::{Transfer, moved};
 use super::tape::{Taped, check_float};
 use super::value::{Value, on_either};
 

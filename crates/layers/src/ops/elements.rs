@@ -5,8 +5,8 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::array::wide;
 use super::kernels::{owned, same_types};
-use super::ledger::asked;
 use super::numbers::{Number, Numbers};
+use super::recorder::record;
 use super::tape::{Reads, Taped};
 use super::value::{Value, on_either};
 
@@ -54,7 +54,7 @@ impl Value {
     /// Multiplies by `number`, a tensor `[1]` that gets no gradient.
     pub fn scale_by(&self, number: &Tensor) -> Result<Value> {
         let each = number.detach().broadcast_as(self.width())?;
-        asked("copy", &each)?;
+        record("copy", &each)?;
         self.multiply_rows(&each.contiguous()?)
     }
 

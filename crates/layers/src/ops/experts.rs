@@ -99,10 +99,10 @@ impl Taped<Cpu> {
     fn gather(&self, columns: &[u32], n: usize) -> Result<Self> {
         let x = self.whole()?;
         let (rows, width) = (x.rows(), x.slot.width);
-        let of_each = Arc::new(columns.iter().map(|&c| c as usize).collect::<Vec<_>>());
+        let column_places = Arc::new(columns.iter().map(|&c| c as usize).collect::<Vec<_>>());
         let mut y = Numbers::new(x.dtype(), rows * n)?;
         same_type!(y.slice_mut(), x.data.read().slice(), |to, from| {
-            for (i, (to, &column)) in to.iter_mut().zip(of_each.iter()).enumerate() {
+            for (i, (to, &column)) in to.iter_mut().zip(column_places.iter()).enumerate() {
                 *to = from[i / n * width + column];
             }
         });
@@ -111,7 +111,7 @@ impl Taped<Cpu> {
             x.computed((y, vec![rows, n]), &[slot.place], move |pass, dy| {
                 let mut dx = Numbers::zeros(dy.dtype(), rows * width)?;
                 same_type!(dx.slice_mut(), dy.slice(), |to, from| {
-                    for (i, (&from, &column)) in from.iter().zip(of_each.iter()).enumerate() {
+                    for (i, (&from, &column)) in from.iter().zip(column_places.iter()).enumerate() {
                         to[i / n * width + column] += from;
                     }
                 });
@@ -176,7 +176,7 @@ impl Taped<Cpu> {
         }
         let asks = experts.iter().map(|(expert, _)| expert.slot.place);
         let asks: Vec<_> = asks.chain([weights.slot.place]).collect();
-        let (of_weights, slot) = (weights.data.clone(), weights.slot.clone());
+        let (weights_data, slot) = (weights.data.clone(), weights.slot.clone());
         let n_weights = weights.elem_count();
         let part = |(expert, places): (Self, _)| (expert.slot, expert.data, places);
         let experts: Vec<(Slot, Data, Vec<usize>)> = experts.into_iter().map(part).collect();
@@ -190,7 +190,7 @@ impl Taped<Cpu> {
                 };
                 if of_rows.place.is_some() {
                     let mut drows = Numbers::new(dy.dtype(), places.len() * width)?;
-                    let weights = of_weights.read();
+                    let weights = weights_data.read();
                     same_types!(
                         drows.slice_mut(),
                         dy.slice(),

@@ -10,8 +10,8 @@ use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, TensorId};
 
 use super::array::Array;
 use super::cpu::{Route, route};
-use super::ledger::issued;
 use super::numbers::{Numbers, give_back};
+use super::recorder::issued;
 
 /// A gradient whose memory may be recycled. Clones share the gradient.
 #[derive(Clone, Debug)]

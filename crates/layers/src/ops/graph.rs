@@ -21,7 +21,7 @@ use candle_core::{
     Shape, Tensor, bail,
 };
 
-use super::ledger::asked;
+use super::recorder::record;
 
 /// The operations' name in candle's graph.
 const NAME: &str = "tape";
@@ -89,7 +89,7 @@ pub fn recorded(inputs: &[Tensor], result: NodeResult, backward: impl Backward) 
         }),
         NodeResult::Copied(tensor) => {
             let result = Mutex::default();
-            asked("copy", &tensor)?;
+            record("copy", &tensor)?;
             chain.apply_op2(
                 &tensor,
                 ResultNode {
@@ -149,8 +149,8 @@ impl CustomOp2 for Input {
             found.remove(&thread);
         }
         if let Some(gradient) = &gradient {
-            asked("zeros", gradient)?;
-            asked("add", gradient)?;
+            record("zeros", gradient)?;
+            record("add", gradient)?;
         }
         Ok((before, gradient))
     }

@@ -75,16 +75,16 @@ impl Taped<Cpu> {
 /// is 0, the last term is 0, as in PyTorch.
 fn gradient<T: Number>(dx: &mut [T], dy: &[T], x: &[T], z: f64) {
     let (mean, deviation) = mean_and_deviation(x);
-    let of_kept = |dy: &T, x: &T| match x.wide() - mean - z * deviation <= 0.0 {
+    let kept_gradient = |dy: &T, x: &T| match x.wide() - mean - z * deviation <= 0.0 {
         true => 0.0,
         false => dy.wide(),
     };
-    let sum: f64 = dy.iter().zip(x).map(|(dy, x)| of_kept(dy, x)).sum();
+    let sum: f64 = dy.iter().zip(x).map(|(dy, x)| kept_gradient(dy, x)).sum();
     let share = sum / x.len() as f64;
     let slope = if deviation > 0.0 { z / deviation } else { 0.0 };
     for (dx, (dy, x)) in dx.iter_mut().zip(dy.iter().zip(x)) {
-        let of_statistics = share * (1.0 + slope * (x.wide() - mean));
-        *dx = T::rounded(of_kept(dy, x) - of_statistics);
+        let statistics_part = share * (1.0 + slope * (x.wide() - mean));
+        *dx = T::rounded(kept_gradient(dy, x) - statistics_part);
     }
 }
 

@@ -65,7 +65,7 @@ impl Taped<Cpu> {
         }
         let (d_out, d_in) = weight.dims2()?;
         let x = self.whole()?;
-        let of_weight = x.place_of_weight(&weight);
+        let weight_place = x.place_of_weight(&weight);
         let bias = bias.map(|bias| x.parameter(bias, Reads::Forward));
         let bias = bias.transpose()?;
         let residual = residual.map(Self::whole).transpose()?;
@@ -95,29 +95,29 @@ impl Taped<Cpu> {
             let b = w_data.matrix((d_out, d_in)).transposed();
             multiply(x.engine(), a, b, added, y.slice_mut());
         }
-        let of_bias = bias.and_then(|(_, place)| place);
-        let of_residual = residual.map(|residual| residual.slot);
+        let bias_place = bias.and_then(|(_, place)| place);
+        let residual_slot = residual.map(|residual| residual.slot);
         let asks = [
             x.slot.place,
-            of_weight,
-            of_bias,
-            of_residual.as_ref().and_then(|slot| slot.place),
+            weight_place,
+            bias_place,
+            residual_slot.as_ref().and_then(|slot| slot.place),
         ];
         // Only the weight's gradient reads the input.
-        let (data, of_x) = (of_weight.map(|_| x.data.clone()), x.slot.clone());
+        let (data, of_x) = (weight_place.map(|_| x.data.clone()), x.slot.clone());
         // `dx = dy·W`, `dW = dyᵀ·x`, and `dy` summed over the rows. The residual's gradient is `dy`.
         Ok(x.computed((y, dims), &asks, move |pass, dy| {
             let dtype = dy.dtype();
-            let of_dy = || Matrix::new(dy.slice(), (rows, d_out), (d_out, 1));
+            let dy_matrix = || Matrix::new(dy.slice(), (rows, d_out), (d_out, 1));
             if let Some(x) = &data {
                 let x = x.read();
                 let x = Matrix::new(x.slice(), (rows, d_in), (d_in, 1));
                 let mut dweight = Numbers::new(dtype, d_out * d_in)?;
-                let a = of_dy().transposed();
+                let a = dy_matrix().transposed();
                 multiply(pass.engine, a, x, Added::default(), dweight.slice_mut());
-                pass.add_parameter(of_weight, dweight)?;
+                pass.add_parameter(weight_place, dweight)?;
             }
-            pass.add_column_sums(of_bias, &dy, d_out)?;
+            pass.add_column_sums(bias_place, &dy, d_out)?;
             if of_x.place.is_some() {
                 let weight = weight.data()?;
                 let weight = weight.read();
@@ -131,10 +131,10 @@ impl Taped<Cpu> {
                     bias: None,
                 };
                 let b = weight.matrix((d_out, d_in));
-                multiply(pass.engine, of_dy(), b, added, dx.slice_mut());
+                multiply(pass.engine, dy_matrix(), b, added, dx.slice_mut());
                 pass.add(&of_x, dx)?;
             }
-            match &of_residual {
+            match &residual_slot {
                 Some(slot) => pass.add(slot, dy),
                 None => Ok(()),
             }

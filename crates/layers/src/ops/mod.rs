@@ -48,7 +48,6 @@ mod graph;
 mod join;
 mod kernels;
 mod largest;
-mod ledger;
 mod linear;
 mod mixing;
 mod moments;
@@ -59,6 +58,7 @@ mod packed_step;
 pub mod parallel;
 mod peak;
 mod ranks;
+mod recorder;
 mod relative_scores;
 mod rotary;
 mod slot;
@@ -93,9 +93,6 @@ pub(crate) use experts::ExpertColumns;
 #[doc(hidden)]
 pub use gradients::{Collected, collecting};
 pub(crate) use largest::{keep_largest, quantile};
-pub(crate) use ledger::asked;
-#[doc(hidden)]
-pub use ledger::{Operation, recorded};
 pub use linear::linear;
 pub(crate) use mixing::{Mixing, Relative};
 #[doc(hidden)]
@@ -108,6 +105,9 @@ pub use peak::peak_flops;
 pub(crate) use peak::weight_format;
 #[doc(hidden)]
 pub use ranks::{Partial, RankOf, Ranks, mark_parts, part_of};
+pub(crate) use recorder::record;
+#[doc(hidden)]
+pub use recorder::{Operation, recorded};
 pub use rotary::rotate;
 pub(crate) use softmax::SoftmaxInput;
 pub use softmax::softmax;

@@ -70,20 +70,20 @@ impl Taped<Cpu> {
                 y.slice_mut(),
             );
         }
-        let of_bias = bias.and_then(|(_, place)| place);
-        let asks = [x.slot.place, of_weight, of_bias];
+        let bias_place = bias.and_then(|(_, place)| place);
+        let asks = [x.slot.place, of_weight, bias_place];
         let (data, of_x) = (x.data.clone(), x.slot.clone());
         Ok(x.mapped(y, &asks, move |pass, dy| {
             let mut dx = Numbers::new(dy.dtype(), dy.len())?;
             let mut dweight = Numbers::new(dy.dtype(), of_x.width)?;
             let mut dbias = Numbers::new(dy.dtype(), of_x.width)?;
             let (x, weight) = (data.read(), weight.read());
-            let of_parameters = [dweight.slice_mut(), dbias.slice_mut()];
+            let parameter_gradients = [dweight.slice_mut(), dbias.slice_mut()];
             let (x, weight, to) = (x.slice(), weight.slice(), dx.slice_mut());
-            norm.backward(pass.engine, x, weight, dy.slice(), to, of_parameters);
+            norm.backward(pass.engine, x, weight, dy.slice(), to, parameter_gradients);
             pass.add(&of_x, dx)?;
             pass.add_parameter(of_weight, dweight)?;
-            pass.add_parameter(of_bias, dbias)
+            pass.add_parameter(bias_place, dbias)
         }))
     }
 }

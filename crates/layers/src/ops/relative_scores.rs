@@ -141,8 +141,8 @@ impl RelativeTerms {
 
     /// Returns the strides of the scores as a bias.
     pub fn strides(&self) -> [usize; 4] {
-        let of_head = self.seq * self.seq;
-        [self.n_heads * of_head, of_head, self.seq, 1]
+        let per_head = self.seq * self.seq;
+        [self.n_heads * per_head, per_head, self.seq, 1]
     }
 
     /// Returns zeros `[batch, n_heads, seq, seq]`.

@@ -42,11 +42,11 @@ impl Value {
             && rows == seq
             && (tables == 1 || tables == batch)
             && 2 * pairs <= head_dim;
-        let of_type = |table: &Tensor| match self {
+        let in_type = |table: &Tensor| match self {
             Self::Kernels(_) => table.dtype() == self.dtype(),
             Self::Composed(_) => wide(table.dtype()) == wide(self.dtype()),
         };
-        if !fits || !of_type(cos) || !of_type(sin) {
+        if !fits || !in_type(cos) || !in_type(sin) {
             bail!(
                 "{OP}: cos {:?} {:?} and sin {:?} do not fit an input of {:?} {:?}",
                 cos.dtype(),

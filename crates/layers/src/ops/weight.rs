@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_in_a_panel_fails_the_product() {
+    fn a_failure_in_a_panel_fails_the_product() {
         let x = Tensor::ones((2, 5), DType::F32, &Device::Cpu).unwrap();
         let product = |damaged| {
             let weight = weight((300, 5), false, damaged);

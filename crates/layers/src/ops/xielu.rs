@@ -39,16 +39,16 @@ impl Taped<Cpu> {
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
         kernel.forward(x.engine(), x.data.read().slice(), y.slice_mut());
         let (data, slot) = (x.data.clone(), x.slot.clone());
-        let of_all = [slot.place, asks[0], asks[1]];
-        Ok(x.mapped(y, &of_all, move |pass, mut dy| {
+        let places = [slot.place, asks[0], asks[1]];
+        Ok(x.mapped(y, &places, move |pass, mut dy| {
             let parts = [Xielu::OF_POSITIVE, Xielu::of_negative(function.knee)];
             for ((place, part), sigmoid) in asks.into_iter().zip(parts).zip(sigmoids) {
                 if place.is_none() {
                     continue;
                 }
                 let mut products = Numbers::new(dy.dtype(), dy.len())?;
-                let (of_x, part) = (data.read(), ActivationFunction::Xielu(part));
-                part.forward(pass.engine, of_x.slice(), products.slice_mut());
+                let (reading, part) = (data.read(), ActivationFunction::Xielu(part));
+                part.forward(pass.engine, reading.slice(), products.slice_mut());
                 elements::multiply(pass.engine, products.slice_mut(), dy.slice());
                 let sum: f64 = widened(products.slice()).iter().sum();
                 pass.add_parameter(place, Numbers::of_scalar(dy.dtype(), sum * sigmoid)?)?;

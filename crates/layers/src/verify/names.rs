@@ -68,19 +68,19 @@ impl Stage {
     /// Parses a stage's name; `None` for any other name.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let both = |at| Some((StackOrder::Both, at));
-        let of_two = match name {
+        let two_stacks = match name {
             "encoder_last_hidden_state" => Some((StackOrder::Encoder, At::LastHiddenState)),
             "text_embeds" => both(At::TextEmbeds),
             "image_embeds" => both(At::ImageEmbeds),
             "logits_per_image" => both(At::LogitsPerImage),
             _ => None,
         };
-        if let Some((stack, at)) = of_two {
+        if let Some((stack, at)) = two_stacks {
             return Some(Self { stack, at });
         }
-        let of_stack = |stack, start| name.strip_prefix(start).map(|name| (stack, name));
-        let (stack, name) = of_stack(StackOrder::Encoder, "encoder.")
-            .or(of_stack(StackOrder::Vision, "vision."))
+        let in_stack = |stack, start| name.strip_prefix(start).map(|name| (stack, name));
+        let (stack, name) = in_stack(StackOrder::Encoder, "encoder.")
+            .or(in_stack(StackOrder::Vision, "vision."))
             .unwrap_or((StackOrder::Own, name));
         let at = At::parse(name)?;
         // The encoder's last hidden state has its own name.

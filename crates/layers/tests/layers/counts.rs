@@ -60,16 +60,16 @@ fn a_token_of_decoding_uploads_nothing_and_waits_for_nothing() {
     decoded(&x);
     let token = x.narrow(1, 0, 1).unwrap();
     decoded(&token);
-    let (_, asked) = recorded(|| decoded(&token));
+    let (_, issued) = recorded(|| decoded(&token));
     let n_layers = stack.layers().len();
-    let found = operations(&asked).div_ceil(n_layers);
+    let found = operations(&issued).div_ceil(n_layers);
     println!("{NAME}: {found} operations for a token and layer");
     // 74 when candle's operations were put together without a tape.
-    assert!(found <= 28, "{:?}", by_name(&asked));
+    assert!(found <= 28, "{:?}", by_name(&issued));
     assert_eq!(
         [
-            transfers(&asked, "upload").0,
-            transfers(&asked, "download").0
+            transfers(&issued, "upload").0,
+            transfers(&issued, "download").0
         ],
         [0, 0]
     );
@@ -119,13 +119,13 @@ fn a_device_chooses_experts_itself() {
         for dtype in [DType::BF16, DType::F32] {
             let (stack, x) = opened_in(name, dtype);
             stack.forward_with(&x, &context).unwrap();
-            let (_, asked) = recorded(|| stack.forward_with(&x, &context).unwrap());
-            let found = operations(&asked);
-            let moved = ["upload", "download"].map(|way| transfers(&asked, way).0);
+            let (_, issued) = recorded(|| stack.forward_with(&x, &context).unwrap());
+            let found = operations(&issued);
+            let moved = ["upload", "download"].map(|way| transfers(&issued, way).0);
             println!("{name}, {dtype:?} as {backend}: {found} operations, {moved:?} transfers");
             assert_eq!(moved, [uploads, 0], "{name}, {dtype:?}");
             let has_kernel = backend == "cuda" && dtype == DType::BF16;
-            assert!(!has_kernel || found <= most, "{:?}", by_name(&asked));
+            assert!(!has_kernel || found <= most, "{:?}", by_name(&issued));
         }
     }
 }

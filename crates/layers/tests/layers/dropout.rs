@@ -136,7 +136,7 @@ fn dropout_of_one_half_doubles_what_it_keeps() {
 }
 
 #[test]
-fn dropout_stands_behind_the_activation() {
+fn dropout_follows_the_activation() {
     if !has_f64("a feed-forward with dropout in f64") {
         return;
     }

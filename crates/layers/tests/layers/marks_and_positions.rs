@@ -63,7 +63,7 @@ fn distances_have_the_rows_of_deberta() {
 }
 
 #[test]
-fn marks_of_every_type_mask_the_same() {
+fn masks_of_every_type_mask_the_same() {
     const MARKS: [[u8; 4]; 2] = [[1, 1, 0, 1], [0, 1, 1, 1]];
     let attention = attention();
     let masked = |mask: &Tensor| {
@@ -94,7 +94,7 @@ fn marks_of_every_type_mask_the_same() {
 }
 
 #[test]
-fn positions_of_every_integer_type_turn_the_same() {
+fn positions_of_every_integer_type_rotate_the_same() {
     const POSITIONS: [[u8; 4]; 2] = [[3, 4, 5, 6], [0, 0, 1, 9]];
     let (attention, plain) = (attention(), ForwardContext::evaluation());
     let turned = |positions: &Tensor| {

@@ -54,7 +54,7 @@ fn linear_agrees_with_candle_and_so_do_its_gradients() {
 }
 
 #[test]
-fn linear_computes_no_gradient_that_nobody_asks_for() {
+fn linear_computes_no_gradient_that_nobody_needs() {
     let of = |shape: &[usize], seed| random_in(DType::F32, shape, seed);
     let (x, weight, bias) = (of(&[3, 4], 1), of(&[5, 4], 2), of(&[5], 3));
     let var = Var::from_tensor(&x).unwrap();

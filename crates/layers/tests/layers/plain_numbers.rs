@@ -278,7 +278,7 @@ fn numpy_mlp_with_one_or_two_hidden_layers_equals_numpy() {
 }
 
 #[test]
-fn a_square_mlp_asks_for_its_layout_and_gives_both() {
+fn a_square_mlp_needs_its_layout_and_gives_both() {
     if !has_f64("a square MLP in f64") {
         return;
     }

@@ -59,7 +59,7 @@ fn a_mask_that_keeps_all_is_no_mask() {
 }
 
 #[test]
-fn a_sequence_does_not_see_its_neighbours_in_the_batch() {
+fn a_sequence_does_not_see_its_neighbors_in_the_batch() {
     for s in subjects() {
         let (x, other) = (s.input(1), s.input(2));
         let row = |x: &Tensor, i| x.narrow(0, i, 1).unwrap();

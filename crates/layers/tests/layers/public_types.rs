@@ -62,7 +62,7 @@ fn layers_and_configurations_are_clone_send_sync_and_debug() {
 }
 
 #[test]
-fn checkpoints_and_optimisers_are_send_sync_and_debug() {
+fn checkpoints_and_optimizers_are_send_sync_and_debug() {
     cpu_only("the compiler checks types");
     shared::<Checkpoint>();
     shared::<Loader>();

@@ -173,7 +173,7 @@ fn a_run_in_double_precision_must_be_better_than_single() {
 }
 
 #[test]
-fn a_fixture_in_bf16_asks_for_no_more_than_pytorchs_bf16() {
+fn a_fixture_in_bf16_demands_no_more_than_pytorchs_bf16() {
     let case = Case::new(&DIMS, 1.0, 5);
     let exact = case.expected.exact().unwrap();
     let value = exact.to_dtype(DType::BF16).unwrap();

@@ -5,7 +5,7 @@ use std::path::{Component, Path};
 use serde_json::{Value, json};
 
 use crate::checkpoint::Checkpoint;
-use crate::checkpoint::plan::ends;
+use crate::checkpoint::plan::outside_blocks;
 use crate::checkpoint::scheme::StackPart;
 use crate::config::HeadTask;
 use crate::error::{Error, Result};
@@ -91,7 +91,7 @@ impl Checkpoint {
             .into_iter()
             .next();
         let task = match (&class, &json) {
-            (Some(_), Some(json)) => ends::task_of(json)?,
+            (Some(_), Some(json)) => outside_blocks::task_of(json)?,
             _ => self
                 .plan
                 .model
@@ -99,7 +99,7 @@ impl Checkpoint {
                 .and_then(|model| model.head.as_ref())
                 .map(|head| head.task),
         };
-        let of_two_stacks = matches!(
+        let has_two_stacks = matches!(
             self.family.part,
             Some(StackPart::Encoder | StackPart::Decoder)
         );
@@ -108,7 +108,7 @@ impl Checkpoint {
             .is_some_and(|class| class.ends_with("ForConditionalGeneration"));
         let is_of_text = |class: &String| !NOT_OF_TEXT.iter().any(|start| class.starts_with(start));
         let (task, auto) = match task {
-            Some(HeadTask::CausalLm) if of_two_stacks => {
+            Some(HeadTask::CausalLm) if has_two_stacks => {
                 let is_of_text = class.as_ref().is_none_or(is_of_text);
                 (
                     is_of_text.then_some("SEQ_2_SEQ_LM"),

@@ -97,12 +97,11 @@ fn prefix<'f>(family: &'f Family, names: &[&str], kind: ClassKind) -> &'f str {
     let is_named =
         |prefix: &&str| !prefix.is_empty() && names.iter().any(|name| name.starts_with(prefix));
     // A model with several stacks has them in a base model called `model`.
-    let of_several = |prefix: &&str| {
+    let is_inside_model = |prefix: &&str| {
         let inside = prefix.strip_prefix("model.");
         inside.is_some_and(|inside| !inside.is_empty())
     };
-    let found = all().find(is_named);
-    let found = found.or_else(|| all().find(of_several));
+    let found = all().find(is_named).or_else(|| all().find(is_inside_model));
     let headed = found.or_else(|| all().find(|prefix| !prefix.is_empty()));
     let headed = headed.unwrap_or_default();
     let of_base = headed.split_once('.').map_or("", |(_, inside)| inside);

@@ -5,8 +5,8 @@
 
 use std::path::PathBuf;
 
-use crate::checkpoint::adapters::lies::Lies;
 use crate::checkpoint::adapters::merged::{Change, Factors, Placed, compute};
+use crate::checkpoint::adapters::product_layout::ProductLayout;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{StoredTensor, TensorFiles};
 use crate::checkpoint::report::AppliedAdapter;
@@ -93,7 +93,7 @@ impl Task {
             a,
             b,
             scale: self.scale,
-            lies: Lies::OutIn,
+            layout: ProductLayout::OutIn,
         };
         factors.check(base, None)?;
         Ok(Placed {

@@ -142,7 +142,7 @@ impl Keys<'_> {
             return Err(self.error("attention.key_length", reason));
         }
         self.optional("rope.dimension_count");
-        Ok(json!(self.turning()? as f64 / head_dim.max(1) as f64))
+        Ok(json!(self.rotary_dim()? as f64 / head_dim.max(1) as f64))
     }
 
     /// Returns the squared divisor for Gemma's scores: the model with `n_largest` layers divides by the width over the heads.

@@ -73,13 +73,13 @@ impl Keys<'_> {
     /// Returns the rotations for both kinds; those without a window turn some dimensions, and the others' factors
     /// are enormous.
     pub(crate) fn rope_with_still_dimensions(&self) -> Result<Value> {
-        let turning = match self.optional("rope.dimension_count_swa") {
+        let rotary_dim = match self.optional("rope.dimension_count_swa") {
             Some(_) => self.size("rope.dimension_count_swa")?,
             None => self.size("attention.key_length_swa")?,
         };
-        if turning != self.size("attention.key_length_swa")? {
+        if rotary_dim != self.size("attention.key_length_swa")? {
             let reason = format!(
-                "is {turning}: a part that is not turned is not supported for this architecture"
+                "is {rotary_dim}: a part that is not turned is not supported for this architecture"
             );
             return Err(self.error("rope.dimension_count_swa", reason));
         }

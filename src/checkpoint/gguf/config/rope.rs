@@ -140,7 +140,7 @@ impl Keys<'_> {
             }
             _ if is_scaled => {
                 let factor = if kind == "linear" { factor } else { 1.0 };
-                let n = self.turning()? / 2;
+                let n = self.rotary_dim()? / 2;
                 by_table(&vec![factor as f32; n])
             }
             "linear" if factor != 1.0 => Ok(json!({"rope_type": kind, "factor": factor})),
@@ -186,8 +186,8 @@ impl Keys<'_> {
         ) else {
             return Ok(());
         };
-        let turns = length / (2.0 * std::f64::consts::PI * slow.unwrap_or(1.0));
-        if (self.turning()? as f64 * turns.ln() / (2.0 * theta.ln())).ceil() < 0.0 {
+        let n_rotations = length / (2.0 * std::f64::consts::PI * slow.unwrap_or(1.0));
+        if (self.rotary_dim()? as f64 * n_rotations.ln() / (2.0 * theta.ln())).ceil() < 0.0 {
             let slow = slow.map_or(String::new(), |slow| {
                 format!(
                     " with {slow} in \"{}.rope.scaling.yarn_beta_slow\"",

@@ -55,8 +55,8 @@ fn suspected(keys: &Keys, tensor: &str) -> Result<Vec<String>> {
     }
     let read = keys.read();
     let fits = |(parts, _): &&(&str, &str)| parts.split(' ').any(|part| tensor.contains(part));
-    let of_part = SIZES.iter().find(fits).map_or("", |(_, keys)| *keys);
-    let all = of_part.split(' ').chain(OF_ALL.split(' '));
+    let part_sizes = SIZES.iter().find(fits).map_or("", |(_, keys)| *keys);
+    let all = part_sizes.split(' ').chain(OF_ALL.split(' '));
     let written = |key: &str| {
         let name = format!("\"{}.{key}\"", keys.architecture);
         match keys.peek(key) {

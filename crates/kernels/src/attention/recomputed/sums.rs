@@ -37,9 +37,9 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
     fn heads_lie_apart(&self, layout: BiasLayout) -> bool {
         let [sequence, head, query, key] = layout.strides.map(isize::unsigned_abs);
         let last = |n: usize, stride: usize| n.saturating_sub(1) * stride;
-        let of_head = last(self.of.query.seq, query) + last(self.of.key.seq, key);
-        let of_sequence = last(self.of.query.heads, head) + of_head;
-        head > of_head && (sequence == 0 || sequence > of_sequence)
+        let per_head = last(self.of.query.seq, query) + last(self.of.key.seq, key);
+        let per_sequence = last(self.of.query.heads, head) + per_head;
+        head > per_head && (sequence == 0 || sequence > per_sequence)
     }
 
     /// Adds a task's gradients for its scores, and for its rows' sinks.

@@ -57,8 +57,8 @@ fn close(found: &[f64], expected: &[f64], allowed: f64, of: &str) {
 
 #[test]
 fn scores_and_gradients_are_the_sums_written_out() {
-    for ([batch, seq, heads, head_dim, n_rows], [before, behind]) in CASES {
-        let width = before + heads * head_dim + behind;
+    for ([batch, seq, heads, head_dim, n_rows], [before, after]) in CASES {
+        let width = before + heads * head_dim + after;
         let (content, table) = (
             normal(batch * seq * width, 1),
             normal(n_rows * heads * head_dim, 2),

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_on_sixteen_steps_of_f16_numbers_are_stored_without_loss() {
+    fn weights_on_sixteen_steps_in_f16_are_stored_without_loss() {
         for (scale, minimum) in [(0.25, -2.0), (0.013, -0.104), (1.0, 3.0), (0.0, 0.7)] {
             let [scale, minimum] = [scale, minimum].map(f16::from_f32);
             let step = |i: usize| (i * 7 % 16) as f32 * scale.to_f32() + minimum.to_f32();

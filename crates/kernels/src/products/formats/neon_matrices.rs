@@ -50,14 +50,14 @@ where
     }
     let n_pairs = ROWS.div_ceil(2);
     // A pair's rows. An odd last row is paired with itself.
-    let of_pair = |pair: usize| [2 * pair, (2 * pair + 1).min(ROWS - 1)];
+    let pair_rows = |pair: usize| [2 * pair, (2 * pair + 1).min(ROWS - 1)];
     let groups = groups - groups % 2;
     // SAFETY: the caller's promise, for each row below ROWS, and both groups below `groups`; the token proves NEON.
     unsafe {
         // Only the first `n_pairs` are used.
         let mut squares = [[[vdupq_n_u32(0); 2]; QUARTERS]; ROWS];
         for (pair, squares) in squares[..n_pairs].iter_mut().enumerate() {
-            let [first, second] = of_pair(pair);
+            let [first, second] = pair_rows(pair);
             for (quarter, square) in squares.iter_mut().enumerate() {
                 let (j, half) = (quarter / 2, quarter % 2);
                 *square = turned([sums[first][j][half], sums[second][j][half]]);
@@ -66,7 +66,7 @@ where
         for group in (0..groups).step_by(2) {
             let mut pairs = [vdupq_n_u32(0); ROWS];
             for (pair, words) in pairs[..n_pairs].iter_mut().enumerate() {
-                let [first, second] = of_pair(pair)
+                let [first, second] = pair_rows(pair)
                     .map(|row| vld1_u32(rows.add(row * D::ROW_WORDS + D::SCALE_WORDS + group)));
                 *words = vcombine_u32(first, second);
             }
@@ -80,7 +80,7 @@ where
             }
         }
         for (pair, squares) in squares[..n_pairs].iter().enumerate() {
-            let [first, second] = of_pair(pair);
+            let [first, second] = pair_rows(pair);
             for (quarter, &square) in squares.iter().enumerate() {
                 let (j, half) = (quarter / 2, quarter % 2);
                 [sums[first][j][half], sums[second][j][half]] = turned(square);

@@ -235,12 +235,12 @@ fn pack_group<const CODE: usize>(values: &[u8; 4 * MAX_QUADS], words: &mut [u32]
         }))
     };
     let mut to = words.iter_mut();
-    let of_low = group(CODE) * Quantized::<CODE>::GROUPS / in_word;
-    for (to, values) in to.by_ref().take(of_low).zip(values.chunks_exact(in_word)) {
+    let n_low = group(CODE) * Quantized::<CODE>::GROUPS / in_word;
+    for (to, values) in to.by_ref().take(n_low).zip(values.chunks_exact(in_word)) {
         *to = word(values, 0, low);
     }
     if let Some(to) = to.next() {
-        *to = word(&values[..of_low * in_word], low, bits(CODE) - low);
+        *to = word(&values[..n_low * in_word], low, bits(CODE) - low);
     }
 }
 
@@ -250,10 +250,10 @@ fn value<const CODE: usize>(words: &[u32], i: usize) -> u8 {
     let bits_at = |word: usize, i: usize, bits: usize| {
         words[word].to_le_bytes()[i % 4] >> (bits * (i / 4)) & u8::MAX >> (8 - bits)
     };
-    let of_low = bits_at(i / in_word, i % in_word, low);
+    let low_bits = bits_at(i / in_word, i % in_word, low);
     match bits(CODE) - low {
-        0 => of_low,
-        upper => of_low | bits_at(Quantized::<CODE>::GROUP_WORDS - 1, i, upper) << low,
+        0 => low_bits,
+        upper => low_bits | bits_at(Quantized::<CODE>::GROUP_WORDS - 1, i, upper) << low,
     }
 }
 

@@ -123,10 +123,10 @@ impl<T: Element> LevelTask for BackwardRows<'_, T> {
         let rows = self.x.chunks_exact(width).zip(self.dy.chunks_exact(width));
         for ((x, dy), dx) in rows.zip(self.dx.chunks_exact_mut(width)) {
             let scale = self.norm.center(x, &mut normal);
-            let of_dy = dy.iter().zip(&mut g).zip(self.gain);
-            let of_sums = dweight.iter_mut().zip(dbias.iter_mut());
+            let scaled = dy.iter().zip(&mut g).zip(self.gain);
+            let sums = dweight.iter_mut().zip(dbias.iter_mut());
             for ((normal, ((dy, g), &gain)), (dweight, dbias)) in
-                normal.iter_mut().zip(of_dy).zip(of_sums)
+                normal.iter_mut().zip(scaled).zip(sums)
             {
                 let dy = dy.to_wide();
                 *normal = *normal * scale;

@@ -134,7 +134,7 @@ fn subnormal_values_are_zeros_as_operands_and_as_results() {
 }
 
 #[test]
-fn whether_a_result_is_subnormal_is_decided_as_if_exponents_had_no_least() {
+fn a_result_is_subnormal_as_if_exponents_had_no_least() {
     let Some(tiles) = emulated() else { return };
     let least = f32::MIN_POSITIVE;
     // 24 digits below 2^-126 are steps of 2^-150. Half a step rounds to even, which is up.

@@ -60,7 +60,7 @@ impl Embeddings {
     ///
     /// # Errors
     /// If the model has no token embeddings.
-    pub(crate) fn words(&self) -> Result<&Weight> {
+    pub(crate) fn word_embeddings(&self) -> Result<&Weight> {
         match self {
             Self::Tokens(embeddings) => Ok(embeddings.word_weight()),
             _ => bail!(

@@ -183,11 +183,11 @@ impl PatchEmbeddings {
             return Ok(positions.clone());
         }
         let n_special = self.config.n_special();
-        let of_patches = positions.narrow(0, n_special, trained[0] * trained[1])?;
-        let of_patches = resized(&of_patches, trained, grid, self.config.resizing)?;
+        let patch_positions = positions.narrow(0, n_special, trained[0] * trained[1])?;
+        let patch_positions = resized(&patch_positions, trained, grid, self.config.resizing)?;
         match n_special {
-            0 => Ok(of_patches),
-            _ => Tensor::cat(&[&positions.narrow(0, 0, n_special)?, &of_patches], 0),
+            0 => Ok(patch_positions),
+            _ => Tensor::cat(&[&positions.narrow(0, 0, n_special)?, &patch_positions], 0),
         }
     }
 

@@ -66,7 +66,7 @@ mod tests {
         windows,
         ignore = "the C library's sine of a large value has 7 digits there"
     )]
-    fn positions_far_apart_take_no_memory_for_what_lies_between() -> Result<()> {
+    fn positions_far_apart_take_no_memory_for_those_between() -> Result<()> {
         let table = PositionTableConfig {
             n_rows: 2 << FAR,
             first_row: 0,

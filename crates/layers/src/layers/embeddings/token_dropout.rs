@@ -24,7 +24,7 @@ pub(super) fn in_place_of_hidden(
     let rows = ids
         .chunks_exact(seq.max(1))
         .zip(kept.chunks_exact(seq.max(1)));
-    each_times(
+    scale_rows(
         x,
         rows.flat_map(|(ids, kept)| {
             let n_hidden = ids.iter().filter(|id| is_hidden(id)).count() as f64;
@@ -37,7 +37,7 @@ pub(super) fn in_place_of_hidden(
 }
 
 /// Multiplies each row of `x` `[batch, seq, width]` by its factor, in f32 if `x` is narrower.
-pub(super) fn each_times(x: &Tensor, factors: impl Iterator<Item = f64>) -> Result<Tensor> {
+pub(super) fn scale_rows(x: &Tensor, factors: impl Iterator<Item = f64>) -> Result<Tensor> {
     let (batch, seq, _) = x.dims3()?;
     let wide = ops::wide(x.dtype());
     let factors = Tensor::from_vec(factors.collect::<Vec<_>>(), (batch, seq, 1), &Device::Cpu)?;

@@ -14,7 +14,7 @@ use super::input::{Tokens, integers, shape};
 use super::lookup::{looked_up, row_numbers};
 use super::positions::{counts, positions, rows};
 use super::sines::sines;
-use super::token_dropout::{each_times, in_place_of_hidden};
+use super::token_dropout::{in_place_of_hidden, scale_rows};
 
 /// Word, position and token type embeddings: `dropout(norm(scale · word + type + position))`.
 ///
@@ -22,7 +22,7 @@ use super::token_dropout::{each_times, in_place_of_hidden};
 #[derive(Clone, Debug)]
 pub struct TokenEmbeddings {
     config: TokenEmbeddingsConfig,
-    words: Weight, // [n_tokens, width]
+    table: Weight, // [n_tokens, width]
     /// The dtype of the word embeddings.
     dtype: DType,
     positions: Option<Tensor>,    // [n_rows, sum_width]
@@ -61,7 +61,7 @@ impl TokenEmbeddings {
             Linear::new(&linear, vb.pp("projection"))
         });
         Ok(Self {
-            words: vb
+            table: vb
                 .pp("word")
                 .weight((config.n_tokens, config.width), init)?,
             dtype: vb.dtype(),
@@ -93,20 +93,26 @@ impl TokenEmbeddings {
     }
 
     /// Returns the word embedding table, `[n_tokens, width]`, or `None` if it is quantized or packed.
+    pub fn word_embeddings(&self) -> Option<&Tensor> {
+        self.table.dense()
+    }
+
+    #[deprecated(note = "renamed to `word_embeddings`")]
+    #[doc(hidden)]
     pub fn words(&self) -> Option<&Tensor> {
-        self.words.dense()
+        self.word_embeddings()
     }
 
     /// Returns the word embedding table in its own form: dense, quantized or packed.
     #[doc(hidden)]
     pub fn word_weight(&self) -> &Weight {
-        &self.words
+        &self.table
     }
 
     /// Replaces the word embedding table by one with the same rows in another form.
     #[doc(hidden)]
-    pub fn set_word_weight(&mut self, words: Weight) {
-        self.words = words;
+    pub fn set_word_weight(&mut self, table: Weight) {
+        self.table = table;
     }
 
     /// Computes the first block's input, `[batch, seq, d_model]`.
@@ -117,7 +123,7 @@ impl TokenEmbeddings {
     pub fn forward_t(&self, tokens: &Tokens, train: bool) -> Result<Tensor> {
         let (batch, seq) = shape(tokens)?;
         let ids = integers(tokens.name, tokens.ids, (batch, seq))?;
-        let mut x = match &self.words {
+        let mut x = match &self.table {
             Weight::Packed(table) => {
                 let rows = row_numbers(tokens.name, self.config.n_tokens, &ids, seq)?;
                 let rows = table.rows(&rows)?.to_dtype(self.dtype)?;
@@ -176,7 +182,7 @@ impl TokenEmbeddings {
         if let (true, Some(mask)) = (self.config.blank_padding, tokens.mask) {
             let marks = integers("attention_mask", mask, (batch, seq))?;
             let kept = marks.iter().map(|&mark| f64::from(u8::from(mark != 0)));
-            x = each_times(&x, kept)?;
+            x = scale_rows(&x, kept)?;
         }
         x = self.dropout.forward_t(&x, train)?;
         match (projected, &self.projection) {

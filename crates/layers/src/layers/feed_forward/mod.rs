@@ -164,8 +164,10 @@ impl FeedForward {
 
     /// Returns all parameters that have gradients.
     pub(in crate::layers) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
-        let of_xielu = self.xielu.iter().flat_map(Xielu::parameters);
-        self.linears().flat_map(Linear::parameters).chain(of_xielu)
+        let xielu_parameters = self.xielu.iter().flat_map(Xielu::parameters);
+        self.linears()
+            .flat_map(Linear::parameters)
+            .chain(xielu_parameters)
     }
 
     /// Returns true if the dropout in the layer or in an adapter is active.

@@ -161,8 +161,8 @@ impl PackedMixture {
             let divisor = match self.routing.weights {
                 RoutingWeights::Scores | RoutingWeights::AmongNear { .. } => 1.0,
                 RoutingWeights::Renormalized => {
-                    let of_row = &chosen[row * top_k..][..top_k];
-                    of_row.iter().map(|&expert| score(row, expert)).sum()
+                    let row_experts = &chosen[row * top_k..][..top_k];
+                    row_experts.iter().map(|&expert| score(row, expert)).sum()
                 }
             };
             (row, score(row, chosen[place]) / divisor * scale as f32)

@@ -187,19 +187,20 @@ const LEAST_KEPT: usize = 512;
 pub fn frequencies(config: &RotaryConfig, seq: usize) -> (Vec<f64>, f64) {
     let dim = config.frequency_dim.unwrap_or(config.dim) as f64;
     let pairs = config.dim / 2;
-    let of_base = |base: f64| -> Vec<f64> {
+    let frequencies_of_base = |base: f64| -> Vec<f64> {
         (0..pairs)
             .map(|i| base.powf(-2.0 * i as f64 / dim))
             .collect()
     };
-    let plain = of_base(config.theta);
+    let plain = frequencies_of_base(config.theta);
     match &config.scaling {
         RotaryScaling::None => (plain, 1.0),
         RotaryScaling::Linear { factor } => (plain.iter().map(|f| f / factor).collect(), 1.0),
         RotaryScaling::Proportional { n_turning, factor } => {
             let turning = plain.iter().enumerate();
-            let of_pair = |(i, f): (usize, &f64)| if i < *n_turning { f / factor } else { 0.0 };
-            (turning.map(of_pair).collect(), 1.0)
+            let scaled_frequency =
+                |(i, f): (usize, &f64)| if i < *n_turning { f / factor } else { 0.0 };
+            (turning.map(scaled_frequency).collect(), 1.0)
         }
         RotaryScaling::DynamicNtk {
             factor,
@@ -207,7 +208,10 @@ pub fn frequencies(config: &RotaryConfig, seq: usize) -> (Vec<f64>, f64) {
         } => {
             let longest = seq.max(*max_positions) as f64;
             let stretch = factor * longest / *max_positions as f64 - (factor - 1.0);
-            (of_base(config.theta * stretch.powf(dim / (dim - 2.0))), 1.0)
+            (
+                frequencies_of_base(config.theta * stretch.powf(dim / (dim - 2.0))),
+                1.0,
+            )
         }
         RotaryScaling::Yarn {
             factor,
@@ -292,7 +296,7 @@ mod tests {
 
     /// Compares with transformers 5.23's `_compute_longrope_parameters`, in f32.
     #[test]
-    fn longrope_changes_its_divisors_behind_the_original_length() {
+    fn longrope_changes_its_divisors_after_the_original_length() {
         let scaling = || RotaryScaling::LongRope {
             short_factor: vec![1.0, 1.5, 2.0, 2.5],
             long_factor: vec![3.0, 4.0, 5.0, 6.0],

@@ -10,19 +10,17 @@ impl Stack {
     /// Computes the per-layer inputs of a pass, side by side.
     #[doc(hidden)]
     pub fn inputs_of_layers(&self, x: &Value, pass: &Pass) -> Result<Option<Value>> {
-        let (words, train) = (pass.context.layer_inputs(), pass.context.train());
-        match (&self.shared.layer_inputs, words) {
-            (Some(inputs), words) => {
-                let gathered = match (words, &pass.kept) {
-                    (Some(words), Some(kept)) => Some(kept.gathered(words)?),
+        let (rows, train) = (pass.context.layer_inputs(), pass.context.train());
+        match (&self.shared.layer_inputs, rows) {
+            (Some(inputs), rows) => {
+                let gathered = match (rows, &pass.kept) {
+                    (Some(rows), Some(kept)) => Some(kept.gathered(rows)?),
                     _ => None,
                 };
-                inputs
-                    .apply(x, gathered.as_ref().or(words), train)
-                    .map(Some)
+                inputs.apply(x, gathered.as_ref().or(rows), train).map(Some)
             }
             (None, None) => Ok(None),
-            (None, Some(_)) => unread_words(),
+            (None, Some(_)) => unread_rows(),
         }
     }
 
@@ -33,8 +31,8 @@ impl Stack {
         for pass in [Some(pass), pass.last.as_deref()].into_iter().flatten() {
             pass.enter(bias)?;
         }
-        let of_inputs = self.shared.layer_inputs.as_ref();
-        let width = of_inputs.map_or(0, LayerInputs::width);
+        let layer_inputs = self.shared.layer_inputs.as_ref();
+        let width = layer_inputs.map_or(0, LayerInputs::width);
         let is_shared = self.mixers().any(|of| of.shares_from == Some(layer));
         pass.begin(Layer {
             shared_as: is_shared.then_some(layer),
@@ -46,7 +44,7 @@ impl Stack {
 }
 
 /// Refuses token rows for a stack without per-layer inputs.
-fn unread_words<T>() -> Result<T> {
+fn unread_rows<T>() -> Result<T> {
     bail!(
         "stack: token rows for per-layer inputs are given, but the stack has no such inputs; leave out with_layer_inputs"
     )

@@ -61,7 +61,7 @@ impl CachedRows {
     pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         let [keys, values] = &*self.buffers;
         let kept = |rows: &Tensor| {
-            ops::asked("cat", rows)?;
+            ops::record("cat", rows)?;
             of_sequences(rows, sequences)
         };
         self.buffers = Arc::new([kept(keys)?, kept(values)?]);
@@ -78,8 +78,8 @@ impl CachedRows {
     /// Returns the bytes that the rows take.
     pub fn bytes(&self) -> usize {
         let of = |rows: &Tensor| {
-            let of_position = rows.elem_count() / rows.dims()[1].max(1);
-            self.len() * of_position * rows.dtype().size_in_bytes()
+            let per_position = rows.elem_count() / rows.dims()[1].max(1);
+            self.len() * per_position * rows.dtype().size_in_bytes()
         };
         self.buffers.iter().map(of).sum()
     }
@@ -101,7 +101,7 @@ pub fn of_sequences(rows: &Tensor, sequences: &[usize]) -> Result<Tensor> {
 fn buffers(like: [&Tensor; 2], n: usize) -> Result<Arc<[Tensor; 2]>> {
     let buffer = |like: &Tensor| {
         let (batch, _, width) = like.dims3()?;
-        ops::asked("zeros", like)?;
+        ops::record("zeros", like)?;
         Tensor::zeros((batch, 2 * n, width), like.dtype(), like.device())
     };
     Ok(Arc::new([buffer(like[0])?, buffer(like[1])?]))
@@ -112,7 +112,7 @@ fn write(rows: &Tensor, to: &Tensor, at: usize) -> Result<()> {
     match rows.elem_count() {
         0 => Ok(()),
         _ => {
-            ops::asked("cat", rows)?;
+            ops::record("cat", rows)?;
             to.slice_set(&rows.contiguous()?, 1, at)
         }
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_written_over() -> Result<()> {
+    fn forgotten_positions_are_written_over() -> Result<()> {
         let begun = rows(0, 0, 3)?;
         let mut ours = CachedRows::of([&begun[0], &begun[1]])?;
         let mut theirs = Joined(begun);
@@ -222,7 +222,7 @@ mod tests {
             ours.append([&refused[0], &refused[1]], ours.len())?;
             ours.forget_last(n);
             theirs.assert_are(&ours, "forgotten")?;
-            go_on(&mut ours, &mut theirs, &rows(0, n, 1)?, 1000, "behind")?;
+            go_on(&mut ours, &mut theirs, &rows(0, n, 1)?, 1000, "after")?;
         }
         ours.forget_last(1000);
         assert_eq!(ours.len(), 0);
@@ -231,7 +231,7 @@ mod tests {
 
     /// Otherwise each token would copy all earlier rows.
     #[test]
-    fn a_token_is_written_behind_those_that_stay_where_they_are() -> Result<()> {
+    fn a_token_is_written_after_those_that_stay_where_they_are() -> Result<()> {
         for (window, most) in [(10_000, 9), (16, 1000 / 16 + 1)] {
             let begun = rows(0, 0, 3)?;
             let mut ours = CachedRows::of([&begun[0], &begun[1]])?;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_gives_back_the_room_of_a_long_prompt() -> Result<()> {
+    fn a_window_gives_back_the_memory_of_a_long_prompt() -> Result<()> {
         let begun = rows(0, 0, 500)?;
         let mut ours = CachedRows::of([&begun[0], &begun[1]])?;
         let new = rows(0, 500, 1)?;

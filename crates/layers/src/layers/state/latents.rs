@@ -82,9 +82,9 @@ impl LatentRows {
     pub fn copy_to(&self, cpu: Cpu, y: &mut [f32]) {
         /// Elements per task.
         const TASK: usize = 1 << 14;
-        let of_sequence = self.positions * self.shape.head_dim;
-        for (y, numbers) in y.chunks_exact_mut(of_sequence.max(1)).zip(&self.sequences) {
-            let n_threads = threads::threads_for(of_sequence, cpu.threads);
+        let per_sequence = self.positions * self.shape.head_dim;
+        for (y, numbers) in y.chunks_exact_mut(per_sequence.max(1)).zip(&self.sequences) {
+            let n_threads = threads::threads_for(per_sequence, cpu.threads);
             threads::for_chunks(n_threads, y, TASK, |start, y| match numbers {
                 LatentElements::F32(numbers) => y.copy_from_slice(&numbers[start..start + y.len()]),
                 LatentElements::Bf16(numbers) => {

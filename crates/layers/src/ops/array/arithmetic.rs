@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Result, Tensor};
 
 use super::{Array, wide};
-use crate::ops::ledger::issued;
+use crate::ops::recorder::issued;
 
 /// Operations with one operand, each a kernel in every backend.
 macro_rules! unary {

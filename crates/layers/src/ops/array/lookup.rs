@@ -3,7 +3,7 @@
 use candle_core::{D, Result, Tensor};
 
 use super::Array;
-use crate::ops::ledger::issued;
+use crate::ops::recorder::issued;
 
 impl Array {
     /// Selects this matrix's rows with these indices (u32).

@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use candle_nn::moe::moe_gemm;
 
 use super::Array;
-use crate::ops::{cpu::cpu, kernels::Data, ledger::issued, numbers::Numbers};
+use crate::ops::{cpu::cpu, kernels::Data, numbers::Numbers, recorder::issued};
 
 impl Array {
     /// Multiplies matrices in the last two dimensions. Leading dimensions must be equal. Sums are in f32, or f64 for
@@ -52,12 +52,12 @@ impl Array {
         let straight = in_order(rows, down, columns) && in_order(columns, right, 1);
         let transposed = in_order(rows, down, 1) && in_order(columns, right, rows);
         let mut expected = rows * columns;
-        let behind_each_other = (0..rank - 2).rev().all(|dim| {
+        let items_are_adjacent = (0..rank - 2).rev().all(|dim| {
             let fits = in_order(dims[dim], strides[dim], expected);
             expected *= dims[dim];
             fits
         });
-        match (straight || transposed) && behind_each_other {
+        match (straight || transposed) && items_are_adjacent {
             true => Ok(self.clone()),
             false => self.contiguous(),
         }

@@ -76,7 +76,7 @@ fn value(x: &Array, activation: Activation) -> Result<Array> {
 /// Computes the activation's derivative.
 fn slope(x: &Array, activation: Activation) -> Result<Array> {
     // `s(a·x) · (1 + a·x · (1 - s(a·x)))`, the derivative of `x · s(a·x)`
-    let of_swish = |a: f64| {
+    let swish_slope = |a: f64| {
         let ax = x.affine(a, 0.0)?;
         let s = ax.sigmoid()?;
         s.mul(&ax.mul(&s.affine(-1.0, 1.0)?)?.affine(1.0, 1.0)?)
@@ -92,7 +92,7 @@ fn slope(x: &Array, activation: Activation) -> Result<Array> {
             let rest = t.sqr()?.affine(-0.5, 0.5)?.mul(&inner)?.mul(x)?;
             t.affine(0.5, 0.5)?.add(&rest)
         }
-        Activation::QuickGelu => of_swish(1.702),
+        Activation::QuickGelu => swish_slope(1.702),
         Activation::ClippedGelu => {
             let below = gelu(x)?.lt(&x.full(10.0)?)?;
             below.select(&gelu_slope(x)?, &x.zeros(x.dims())?)
@@ -107,7 +107,7 @@ fn slope(x: &Array, activation: Activation) -> Result<Array> {
             let positive = x.gt(&zero()?)?;
             positive.select(&x.full(1.0)?, &x.full(0.01)?)
         }
-        Activation::Silu => of_swish(1.0),
+        Activation::Silu => swish_slope(1.0),
         Activation::Mish => {
             // `w + x · (1 - w²) · s(x)`
             let w = tanh_of_softplus(x)?;

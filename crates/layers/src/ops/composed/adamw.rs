@@ -91,11 +91,11 @@ fn step_together(steps: Vec<ParameterStep>) -> Result<()> {
     // Factors are combined, and applied in the moments' type: candle rounds them to the array's type.
     let [first, second] = {
         let gradient = flat(steps.iter().map(|step| step.gradient))?.widened()?;
-        let of_first = (1.0 - update.beta1) * update.gradient_scale;
-        let of_second = (1.0 - update.beta2).sqrt() * update.gradient_scale;
-        let added = gradient.affine(of_first, 0.0)?;
+        let first_factor = (1.0 - update.beta1) * update.gradient_scale;
+        let second_factor = (1.0 - update.beta2).sqrt() * update.gradient_scale;
+        let added = gradient.affine(first_factor, 0.0)?;
         let first = first.affine(update.beta1, 0.0)?.add(&added)?;
-        let added = gradient.affine(of_second, 0.0)?.sqr()?;
+        let added = gradient.affine(second_factor, 0.0)?.sqr()?;
         [first, second.affine(update.beta2, 0.0)?.add(&added)?]
     };
     // `rate · (m / c₁) / (√(v / c₂) + eps)`, with both bias corrections in the rate and in eps.

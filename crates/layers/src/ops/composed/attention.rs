@@ -51,9 +51,10 @@ impl Taped<Composed> {
         });
         let biases: Vec<_> = relative.into_iter().chain(biases).collect::<Result<_>>()?;
         let places = biases.iter().map(|(_, place)| *place);
-        let of_sinks = mixing.sinks;
-        let of_sinks = of_sinks.and_then(|sinks| self.place(sinks, Reads::Both));
-        let asks: Vec<Option<usize>> = asks.chain(places).chain([of_sinks]).collect();
+        let sinks_place = mixing
+            .sinks
+            .and_then(|sinks| self.place(sinks, Reads::Both));
+        let asks: Vec<Option<usize>> = asks.chain(places).chain([sinks_place]).collect();
         if operands.iter().any(|(of, ..)| of.elem_count() == 0) {
             let slots = operands.map(|(of, ..)| (of.slot.clone(), of.dims().to_vec()));
             let zeros = self.view()?.zeros(&dims)?;
@@ -80,7 +81,7 @@ impl Taped<Composed> {
                 mixing.constants,
             )?,
             biases,
-            sinks: mixing.sinks.map(|sinks| (Array::of(sinks), of_sinks)),
+            sinks: mixing.sinks.map(|sinks| (Array::of(sinks), sinks_place)),
             dropout: mixing.dropout.map(|(keep, p)| (Array::of(keep), 1.0 - p)),
         };
         let (p, _) = attention.probabilities()?;
@@ -234,8 +235,8 @@ impl ComposedAttention {
                 let none = dp.zeros(&[batch, n_heads, queries, 1])?;
                 let all = slope(&p, &Array::cat(&[dp, none], 3)?)?;
                 if place.is_some() {
-                    let of_sinks = summed_to(&all.narrow(3, keys, 1)?, &[n_heads, 1, 1])?;
-                    pass.add_parameter(*place, of_sinks.reshape(&[n_heads])?)?;
+                    let dsinks = summed_to(&all.narrow(3, keys, 1)?, &[n_heads, 1, 1])?;
+                    pass.add_parameter(*place, dsinks.reshape(&[n_heads])?)?;
                 }
                 self.of_keys(&all)?
             }

@@ -71,8 +71,8 @@ impl Blocks {
             .reshape(&[n_chunks, 1, chunk])?
             .eq(&numbers(n_experts)?.reshape(&[1, n_experts, 1])?)?
             .to_dtype(DType::F32)?; // [n_chunks, n_experts, chunk]
-        let of_chunk = chosen.sum(2)?.reshape(&[n_chunks, n_experts])?;
-        let in_chunks_before = smaller(n_chunks)?.matmul(&of_chunk)?;
+        let chunk_counts = chosen.sum(2)?.reshape(&[n_chunks, n_experts])?;
+        let in_chunks_before = smaller(n_chunks)?.matmul(&chunk_counts)?;
         let before = chosen
             .reshape(&[n_chunks * n_experts, chunk])?
             .matmul(&smaller(chunk)?.transpose(0, 1)?)?

@@ -27,26 +27,30 @@ impl Taped<Composed> {
     }
 
     pub(in crate::ops) fn multiply_rows(&self, vector: &Tensor) -> Result<Self> {
-        let of_vector = self.place(vector, Reads::Both);
+        let vector_place = self.place(vector, Reads::Both);
         let (vector, slot, x) = (Array::of(vector), self.slot.clone(), self.view()?);
         let y = x.mul(&vector)?;
-        Ok(self.mapped(y, &[slot.place, of_vector], move |pass, dy| {
-            let products = || dy.widened()?.mul(&x.widened()?);
-            pass.add_column_sums(of_vector, products, dy.dtype())?;
-            match slot.place {
-                Some(_) => pass.add(&slot, dy.mul(&vector)?),
-                None => Ok(()),
-            }
-        }))
+        Ok(
+            self.mapped(y, &[slot.place, vector_place], move |pass, dy| {
+                let products = || dy.widened()?.mul(&x.widened()?);
+                pass.add_column_sums(vector_place, products, dy.dtype())?;
+                match slot.place {
+                    Some(_) => pass.add(&slot, dy.mul(&vector)?),
+                    None => Ok(()),
+                }
+            }),
+        )
     }
 
     pub(in crate::ops) fn add_to_rows(&self, vector: &Tensor) -> Result<Self> {
-        let (of_vector, slot) = (self.place(vector, Reads::Forward), self.slot.clone());
+        let (vector_place, slot) = (self.place(vector, Reads::Forward), self.slot.clone());
         let y = self.view()?.add(&Array::of(vector))?;
-        Ok(self.mapped(y, &[slot.place, of_vector], move |pass, dy| {
-            pass.add_column_sums(of_vector, || Ok(dy.clone()), dy.dtype())?;
-            pass.add(&slot, dy)
-        }))
+        Ok(
+            self.mapped(y, &[slot.place, vector_place], move |pass, dy| {
+                pass.add_column_sums(vector_place, || Ok(dy.clone()), dy.dtype())?;
+                pass.add(&slot, dy)
+            }),
+        )
     }
 
     pub(in crate::ops) fn mean_products(&self, other: &Self) -> Result<Self> {
@@ -55,12 +59,12 @@ impl Taped<Composed> {
         let share = 1.0 / x.width().max(1) as f64;
         let y = x.mul(&other_x)?.sum(last)?.affine(share, 0.0)?;
         let dims = y.dims().to_vec();
-        let of_each = [(self.slot.clone(), other_x), (other.slot.clone(), x)];
-        let asks = [of_each[0].0.place, of_each[1].0.place];
+        let operands = [(self.slot.clone(), other_x), (other.slot.clone(), x)];
+        let asks = [operands[0].0.place, operands[1].0.place];
         Ok(
             self.computed((y.to_dtype(dtype)?, dims), &asks, move |pass, dy| {
                 let dy = dy.widened()?.affine(share, 0.0)?;
-                for (slot, beside) in &of_each {
+                for (slot, beside) in &operands {
                     pass.add(slot, beside.mul(&dy)?.to_dtype(dtype)?)?;
                 }
                 Ok(())

@@ -75,14 +75,14 @@ impl Taped<Composed> {
         let y = factors.matmul(&by_place)?.reshape(self.dims())?;
         let slot = |(rows, places): &(Self, Vec<usize>)| (rows.slot.clone(), places.len());
         let slots: Vec<_> = experts.iter().map(slot).collect();
-        let of_weights = weights.slot.clone();
+        let weights_slot = weights.slot.clone();
         let asks = slots.iter().map(|(slot, _)| slot.place);
-        let asks: Vec<_> = asks.chain([of_weights.place]).collect();
+        let asks: Vec<_> = asks.chain([weights_slot.place]).collect();
         Ok(self.mapped(y, &asks, move |pass, dy| {
             let dy = dy.reshape(&[n_rows, 1, width])?;
-            if of_weights.place.is_some() {
+            if weights_slot.place.is_some() {
                 let dweights = dy.matmul(&by_place.transpose(1, 2)?)?;
-                pass.add(&of_weights, dweights.reshape(&[n_rows, top_k])?)?;
+                pass.add(&weights_slot, dweights.reshape(&[n_rows, top_k])?)?;
             }
             let drows = factors.transpose(1, 2)?.matmul(&dy)?;
             let drows = drows.reshape(&[n_places, width])?.select_rows(&order)?;

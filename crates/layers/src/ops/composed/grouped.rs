@@ -231,14 +231,14 @@ impl Taped<Composed> {
             _ => dtype,
         };
         // Copies the expert's weight for each block. The copy is temporary.
-        let of_blocks = move |experts: &Array| -> Result<Array> {
+        let block_weights = move |experts: &Array| -> Result<Array> {
             let all = weights.reshape(&[n_experts, d_out * d_in])?;
             let chosen = all.select_rows(experts)?.to_dtype(factors)?;
             chosen.reshape(&[n_blocks, d_out, d_in])
         };
         let x = self.view()?.to_dtype(factors)?;
         let x = x.reshape(&[n_blocks, size, d_in])?;
-        let y = x.matmul(&of_blocks(&experts)?.transpose(1, 2)?)?;
+        let y = x.matmul(&block_weights(&experts)?.transpose(1, 2)?)?;
         let mut y = y.to_dtype(dtype)?;
         if let Some(biases) = &linear.biases {
             y = y.add(&biases.select_rows(&experts)?.unsqueeze(1)?)?;
@@ -246,27 +246,28 @@ impl Taped<Composed> {
         let dims = vec![n_rows, d_out];
         let y = y.reshape(&dims)?;
         let place = |of: Option<&Tensor>, reads| of.and_then(|of| self.place(of, reads));
-        let of_weights = layers.iter();
-        let of_weights = of_weights.map(|(weight, _)| place(Some(weight), Reads::Both));
-        let of_weights: Vec<_> = of_weights.collect();
-        let of_biases = layers.iter().map(|(_, bias)| place(*bias, Reads::Forward));
-        let of_biases: Vec<_> = of_biases.collect();
-        let asked = |places: &[Option<usize>]| places.iter().flatten().next().copied();
-        let (ask_weights, ask_biases) = (asked(&of_weights), asked(&of_biases));
+        let (weight_places, bias_places): (Vec<_>, Vec<_>) = layers
+            .iter()
+            .map(|(weight, bias)| {
+                let weight = place(Some(weight), Reads::Both);
+                (weight, place(*bias, Reads::Forward))
+            })
+            .unzip();
+        let first = |places: &[Option<usize>]| places.iter().flatten().next().copied();
+        let (ask_weights, ask_biases) = (first(&weight_places), first(&bias_places));
         // Only the weights' gradients read the input.
         let x = ask_weights.map(|_| x);
         let asks = [slot.place, ask_weights, ask_biases];
         Ok(self.computed((y, dims), &asks, move |pass, dy| {
             let dy = dy.reshape(&[n_blocks, size, d_out])?;
-            let of_dy = dy.to_dtype(factors)?;
+            let rounded_dy = dy.to_dtype(factors)?;
             // The blocks' results, summed for each expert. Experts without blocks get 0, like transformers'
             // gradients.
-            let mut by_expert = |of_blocks: Array, places: &[Option<usize>], dims: &[usize]| {
-                let of_blocks = of_blocks.widened()?;
+            let mut by_expert = |parts: Array, places: &[Option<usize>], dims: &[usize]| {
                 let width = dims.iter().product();
-                let of_blocks = of_blocks.reshape(&[n_blocks, width])?;
-                let sums = of_blocks.zeros(&[n_experts, width])?;
-                let sums = sums.add_rows(&experts, &of_blocks)?.to_dtype(dtype)?;
+                let rows = parts.widened()?.reshape(&[n_blocks, width])?;
+                let zeros = rows.zeros(&[n_experts, width])?;
+                let sums = zeros.add_rows(&experts, &rows)?.to_dtype(dtype)?;
                 for (expert, place) in places.iter().enumerate() {
                     if place.is_some() {
                         let sum = sums.narrow(0, expert, 1)?;
@@ -280,16 +281,18 @@ impl Taped<Composed> {
             };
             if let Some(x) = &x {
                 by_expert(
-                    of_dy.transpose(1, 2)?.matmul(x)?,
-                    &of_weights,
+                    rounded_dy.transpose(1, 2)?.matmul(x)?,
+                    &weight_places,
                     &[d_out, d_in],
                 )?;
             }
             if ask_biases.is_some() {
-                by_expert(dy.widened()?.sum(1)?, &of_biases, &[d_out])?;
+                by_expert(dy.widened()?.sum(1)?, &bias_places, &[d_out])?;
             }
             if slot.place.is_some() {
-                let dx = of_dy.matmul(&of_blocks(&experts)?)?.to_dtype(dtype)?;
+                let dx = rounded_dy
+                    .matmul(&block_weights(&experts)?)?
+                    .to_dtype(dtype)?;
                 pass.add(&slot, dx.reshape(&[n_rows, d_in])?)?;
             }
             Ok(())

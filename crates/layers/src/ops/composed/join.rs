@@ -19,12 +19,12 @@ impl Taped<Composed> {
         let joined = Array::cat(&[x, y], 2)?;
         Ok(self.computed((joined, dims), &asks, move |pass, dy| {
             pass.add(&slots[0], dy.narrow(2, 0, own)?.contiguous()?)?;
-            let of_other = dy.narrow(2, own, added)?;
-            let of_other = match others == heads {
-                true => of_other.contiguous()?,
-                false => of_other.sum(1)?.reshape(&[rows, 1, added])?,
+            let other_gradient = dy.narrow(2, own, added)?;
+            let other_gradient = match others == heads {
+                true => other_gradient.contiguous()?,
+                false => other_gradient.sum(1)?.reshape(&[rows, 1, added])?,
             };
-            pass.add(&slots[1], of_other)
+            pass.add(&slots[1], other_gradient)
         }))
     }
 }

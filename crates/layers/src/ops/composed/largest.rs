@@ -22,8 +22,8 @@ impl Taped<Composed> {
             let share = mean(&kept)?;
             // If the deviation is 0, the numerator is 0.
             let unit = centered.div(&deviation.at_least(f64::from(f32::MIN_POSITIVE))?)?;
-            let of_statistics = unit.affine(z, 1.0)?.mul(&share)?;
-            pass.add(&slot, kept.sub(&of_statistics)?.to_dtype(dtype)?)
+            let statistics_part = unit.affine(z, 1.0)?.mul(&share)?;
+            pass.add(&slot, kept.sub(&statistics_part)?.to_dtype(dtype)?)
         }))
     }
 }

@@ -13,8 +13,8 @@ impl Taped<Composed> {
         bias: Option<&Tensor>,
         residual: Option<&Self>,
     ) -> Result<Self> {
-        let of_weight = self.place_of_weight(&weight);
-        let of_bias = bias.and_then(|bias| self.place(bias, Reads::Forward));
+        let weight_place = self.place_of_weight(&weight);
+        let bias_place = bias.and_then(|bias| self.place(bias, Reads::Forward));
         let mut dims = self.dims().to_vec();
         if let Some(last) = dims.last_mut() {
             *last = weight.dims2()?.0;
@@ -34,17 +34,17 @@ impl Taped<Composed> {
             y = y.add(&Array::of(bias))?;
         }
         // Only the weight's gradient reads the input.
-        let (slot, x) = (self.slot.clone(), of_weight.map(|_| x));
-        let asks = [slot.place, of_weight, of_bias];
+        let (slot, x) = (self.slot.clone(), weight_place.map(|_| x));
+        let asks = [slot.place, weight_place, bias_place];
         // `dx = dy·W`, `dW = dyᵀ·x`, and `dy` summed over the rows.
         let y = self.computed((y.reshape(&dims)?, dims), &asks, move |pass, dy| {
             let dy = dy.rows()?;
-            let of_dy = dy.to_dtype(factors)?;
+            let rounded_dy = dy.to_dtype(factors)?;
             if let Some(x) = &x {
-                let dweight = of_dy.transpose(0, 1)?.matmul(x)?;
-                pass.add_parameter(of_weight, dweight.to_dtype(dtype)?)?;
+                let dweight = rounded_dy.transpose(0, 1)?.matmul(x)?;
+                pass.add_parameter(weight_place, dweight.to_dtype(dtype)?)?;
             }
-            pass.add_column_sums(of_bias, || Ok(dy.clone()), dtype)?;
+            pass.add_column_sums(bias_place, || Ok(dy.clone()), dtype)?;
             if slot.place.is_none() {
                 return Ok(());
             }
@@ -52,7 +52,7 @@ impl Taped<Composed> {
                 Some(factor) => factor.clone(),
                 None => weight.array()?.to_dtype(factors)?,
             };
-            pass.add(&slot, of_dy.matmul(&factor)?.to_dtype(dtype)?)
+            pass.add(&slot, rounded_dy.matmul(&factor)?.to_dtype(dtype)?)
         });
         match residual {
             Some(residual) => residual.add(&y),

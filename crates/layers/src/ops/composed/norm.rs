@@ -14,8 +14,8 @@ impl Taped<Composed> {
         bias: Option<&Tensor>,
         config: &NormConfig,
     ) -> Result<Self> {
-        let of_weight = self.place(weight, Reads::Both);
-        let of_bias = bias.and_then(|bias| self.place(bias, Reads::Forward));
+        let weight_place = self.place(weight, Reads::Both);
+        let bias_place = bias.and_then(|bias| self.place(bias, Reads::Forward));
         let norm = ComposedNorm {
             config: *config,
             dtype: self.dtype(),
@@ -24,15 +24,15 @@ impl Taped<Composed> {
         let (slot, x) = (self.slot.clone(), self.view()?);
         let bias = bias.map(|bias| Array::of(bias).widened()).transpose()?;
         let y = norm.forward(&x, bias.as_ref())?;
-        let asks = [slot.place, of_weight, of_bias];
+        let asks = [slot.place, weight_place, bias_place];
         Ok(self.mapped(y, &asks, move |pass, dy| {
             let (normal, deviation) = norm.normal(&x.widened()?)?;
             let dy = dy.widened()?;
-            let of_parameters = norm.config.weight != NormWeight::Absent;
-            if of_parameters {
-                pass.add_column_sums(of_weight, || dy.mul(&normal), norm.dtype)?;
+            let has_weight = norm.config.weight != NormWeight::Absent;
+            if has_weight {
+                pass.add_column_sums(weight_place, || dy.mul(&normal), norm.dtype)?;
             }
-            pass.add_column_sums(of_bias, || Ok(dy.clone()), norm.dtype)?;
+            pass.add_column_sums(bias_place, || Ok(dy.clone()), norm.dtype)?;
             if slot.place.is_none() {
                 return Ok(());
             }

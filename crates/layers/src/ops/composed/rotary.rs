@@ -28,30 +28,32 @@ impl Taped<Composed> {
 
 /// Rotates the first `2 · pairs` dimensions in `x` `[batch, seq, heads, head_dim]`.
 fn rotated(x: &Array, cos: &Array, sin: &Array, pairing: RotaryPairing) -> Result<Array> {
-    let turns = 2 * cos.width();
-    let rest = x.width() - turns;
-    if turns == 0 || x.is_empty() {
+    let n_rotated = 2 * cos.width();
+    let rest = x.width() - n_rotated;
+    if n_rotated == 0 || x.is_empty() {
         return Ok(x.clone());
     }
-    let turning = x.narrow(3, 0, turns)?;
-    let of_all = |table: &Array| match *table.dims() {
+    let part = x.narrow(3, 0, n_rotated)?;
+    let for_all_heads = |table: &Array| match *table.dims() {
         [1, seq, pairs] => table.reshape(&[seq, pairs]),
         _ => Ok(table.clone()),
     };
     let turned = match (pairing, x.dtype()) {
         // candle lacks f64 kernels on some devices.
-        (_, DType::F64) => by_parts(&turning, cos, sin, pairing)?,
-        (RotaryPairing::Halves, _) => turning.rope_halves(&of_all(cos)?, &of_all(sin)?)?,
+        (_, DType::F64) => by_parts(&part, cos, sin, pairing)?,
+        (RotaryPairing::Halves, _) => {
+            part.rope_halves(&for_all_heads(cos)?, &for_all_heads(sin)?)?
+        }
         (RotaryPairing::Interleaved, _) => {
-            let heads = turning.transpose(1, 2)?; // [batch, heads, seq, ..]
+            let heads = part.transpose(1, 2)?; // [batch, heads, seq, ..]
             heads
-                .rope_neighbors(&of_all(cos)?, &of_all(sin)?)?
+                .rope_neighbors(&for_all_heads(cos)?, &for_all_heads(sin)?)?
                 .transpose(1, 2)?
         }
     };
     match rest {
         0 => Ok(turned),
-        _ => Array::cat(&[turned, x.narrow(3, turns, rest)?], 3),
+        _ => Array::cat(&[turned, x.narrow(3, n_rotated, rest)?], 3),
     }
 }
 

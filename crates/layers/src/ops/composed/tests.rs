@@ -337,7 +337,7 @@ fn mixing<'a>(
 }
 
 #[test]
-fn joined_heads_agree_and_are_both_one_behind_the_other() {
+fn joined_heads_agree_and_are_both_one_after_the_other() {
     let types = &TYPES[..2];
     for heads in [1, 3] {
         let vars = [

@@ -23,8 +23,8 @@ impl Taped<Composed> {
             let curved = right.mul(&factors[0])?.add(&left.mul(&factors[1])?)?;
             curved.add(&wide.mul(&slope)?)?.to_dtype(dtype)?
         };
-        let of_all = [slot.place, asks[0], asks[1]];
-        Ok(self.mapped(y, &of_all, move |pass, dy| {
+        let places = [slot.place, asks[0], asks[1]];
+        Ok(self.mapped(y, &places, move |pass, dy| {
             if x.is_empty() {
                 return pass.add(&slot, dy);
             }

@@ -97,8 +97,8 @@ impl Communicator for Mpi {
             for (i, piece) in part.chunks(MOST).enumerate() {
                 let gathered = &mut gathered[..self.size * piece.len()];
                 world.all_gather_into(piece, gathered);
-                let of_ranks = all.chunks_exact_mut(part.len());
-                for (to, from) in of_ranks.zip(gathered.chunks_exact(piece.len())) {
+                let parts = all.chunks_exact_mut(part.len());
+                for (to, from) in parts.zip(gathered.chunks_exact(piece.len())) {
                     to[i * MOST..][..piece.len()].copy_from_slice(from);
                 }
             }

@@ -62,8 +62,8 @@ impl LatentProjections {
         let query = match &self.query_latent {
             None => self.query.apply(x, None, train)?,
             Some((to_latent, norm)) => {
-                let of_queries = norm.apply(&to_latent.apply(x, None, train)?)?;
-                self.query.apply(&of_queries, None, train)?
+                let query_latent = norm.apply(&to_latent.apply(x, None, train)?)?;
+                self.query.apply(&query_latent, None, train)?
             }
         };
         let (batch, seq, heads) = (pass.batch, pass.seq, config.n_heads);
@@ -98,8 +98,8 @@ impl LatentProjections {
         };
         let plain = config.head_dim - latent.rotary_dim;
         let both = self.key_value.apply(&kept, None, train)?.widened()?;
-        let of_heads = vec![batch * keys, config.n_heads, plain + latent.value_dim];
-        let both = both.reshape(of_heads)?;
+        let head_dims = vec![batch * keys, config.n_heads, plain + latent.value_dim];
+        let both = both.reshape(head_dims)?;
         let shared = shared.widened()?;
         let shared = shared.reshape(vec![batch * keys, 1, latent.rotary_dim])?;
         let key = both.columns(0..plain).joined(&shared)?;

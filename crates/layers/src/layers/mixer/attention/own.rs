@@ -141,8 +141,8 @@ impl Attention {
 
     /// Normalizes projected queries or keys and rotates them by their positions.
     fn placed(&self, x: Value, norms: Option<&[Norm]>, pass: &Pass) -> Result<Value> {
-        let of_turned = |of: QueryKeyNorm| of.after_rotation;
-        let (before, after) = match self.config.query_key_norm.is_some_and(of_turned) {
+        let is_after_rotation = |of: QueryKeyNorm| of.after_rotation;
+        let (before, after) = match self.config.query_key_norm.is_some_and(is_after_rotation) {
             true => (None, norms),
             false => (norms, None),
         };

@@ -25,19 +25,19 @@ impl QueryKeyNorms {
         };
         let get = |name: &str, n_heads: usize| -> Result<Vec<Norm>> {
             let vb = vb.pp(name);
-            let of_width = |d_model| NormConfig {
+            let norm_of_width = |d_model| NormConfig {
                 d_model,
                 ..norms.norm
             };
-            let of_head = of_width(config.head_dim);
+            let head_norm = norm_of_width(config.head_dim);
             match norms.span {
-                QueryKeyNormSpan::Head => Ok(vec![Norm::new(&of_head, vb)?]),
+                QueryKeyNormSpan::Head => Ok(vec![Norm::new(&head_norm, vb)?]),
                 QueryKeyNormSpan::Whole => {
-                    let whole = of_width(n_heads * config.head_dim);
+                    let whole = norm_of_width(n_heads * config.head_dim);
                     Ok(vec![Norm::new(&whole, vb)?])
                 }
                 QueryKeyNormSpan::EachHead => (0..n_heads)
-                    .map(|head| Norm::new(&of_head, vb.pp(head)))
+                    .map(|head| Norm::new(&head_norm, vb.pp(head)))
                     .collect(),
             }
         };

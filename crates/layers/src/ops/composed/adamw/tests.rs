@@ -191,9 +191,9 @@ fn types_trained_together_have_one_sum() {
             .to_dtype(dtype)
             .unwrap()
     });
-    let (sum, asked) = ops::recorded(|| sum_of_squares(&tensors.each_ref(), MOST).unwrap());
+    let (sum, issued) = ops::recorded(|| sum_of_squares(&tensors.each_ref(), MOST).unwrap());
     assert_eq!(sum, 3.0 * 4.0 * 9.0);
-    let downloads = asked
+    let downloads = issued
         .iter()
         .filter(|operation| operation.name == "download");
     assert_eq!(downloads.count(), 1);

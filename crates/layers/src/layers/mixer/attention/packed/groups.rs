@@ -54,12 +54,12 @@ pub(super) fn for_groups<'a>(
         .iter()
         .map(|sequences| group(sequences.clone(), 1).rows.len() * width)
         .collect();
-    let (of_own, of_rest) = y.split_at_mut(lengths.iter().sum());
-    threads::for_pieces_of(n_threads, of_own, &lengths, |i, y| {
+    let (own_part, rest_part) = y.split_at_mut(lengths.iter().sum());
+    threads::for_pieces_of(n_threads, own_part, &lengths, |i, y| {
         work(group(own[i].clone(), 1), y);
     });
     if !rest.is_empty() {
-        work(group(rest, n_threads), of_rest);
+        work(group(rest, n_threads), rest_part);
     }
 }
 
@@ -124,16 +124,16 @@ mod tests {
 
     #[test]
     fn sequences_of_unequal_lengths_are_grouped_where_no_thread_waits_long() {
-        let of_lengths = |lengths: &[usize]| {
+        let offsets = |lengths: &[usize]| {
             let ends = lengths.iter().scan(0, |end, length| {
                 *end += length;
                 Some(*end)
             });
             [0].into_iter().chain(ends).collect::<Vec<_>>()
         };
-        let uneven = of_lengths(&[120, 500]);
+        let uneven = offsets(&[120, 500]);
         assert!(own_groups(&Sequences::Ragged { starts: &uneven }, 2).is_empty());
-        let even = of_lengths(&[120, 60, 60, 30, 10, 70, 5, 112]);
+        let even = offsets(&[120, 60, 60, 30, 10, 70, 5, 112]);
         let groups = own_groups(&Sequences::Ragged { starts: &even }, 2);
         assert_eq!(groups, [0..1, 1..3, 3..7, 7..8]);
     }

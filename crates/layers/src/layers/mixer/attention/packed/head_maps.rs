@@ -27,12 +27,12 @@ const ROWS: usize = 64;
 impl HeadMaps {
     /// Packs weights `[heads, d_out, d_in]`.
     pub fn new(packing: &Packing, weights: &Tensor) -> Result<Self> {
-        let of_head = |head| {
+        let head_map = |head| {
             let weight = weights.get(head)?.contiguous()?;
             PackedProduct::of_weight(packing, &weight, None)
         };
         let n_heads = weights.dim(0)?;
-        Ok(Self((0..n_heads).map(of_head).collect::<Result<_>>()?))
+        Ok(Self((0..n_heads).map(head_map).collect::<Result<_>>()?))
     }
 
     pub fn n_heads(&self) -> usize {

@@ -53,15 +53,15 @@ const ROWS: usize = 16;
 
 impl PackedLatent {
     pub fn new(packing: &Packing, attention: &Attention, of: &LatentProjections) -> Result<Self> {
-        let of_attention = attention.config();
-        let Some(config) = of_attention.latent else {
+        let whole = attention.config();
+        let Some(config) = whole.latent else {
             bail!(
                 "attention: the projections go through a latent, but the configuration has no latent"
             )
         };
-        let plain = of_attention.head_dim - config.rotary_dim;
+        let plain = whole.head_dim - config.rotary_dim;
         let weight = whole_weight(&packing.at("key_value"), &of.key_value)?;
-        let heads = (of_attention.n_heads, plain + config.value_dim, config.rank);
+        let heads = (whole.n_heads, plain + config.value_dim, config.rank);
         let heads = weight.reshape(heads)?;
         let keys = heads.narrow(1, 0, plain)?.transpose(1, 2)?;
         let values = heads.narrow(1, plain, config.value_dim)?;
@@ -136,19 +136,19 @@ impl PackedLatent {
             rank, rotary_dim, ..
         } = self.config;
         let (width, plain) = (rank + rotary_dim, head_dim - rotary_dim);
-        let of_heads = PerHeadRows {
+        let head_rows = PerHeadRows {
             data: query,
             head_width: head_dim,
         };
-        self.keys.apply(cpu, of_heads, mapped, width);
+        self.keys.apply(cpu, head_rows, mapped, width);
         let n_heads = self.keys.n_heads();
         let n_threads = threads::threads_for(mapped.len(), cpu.threads);
         threads::for_chunks(n_threads, mapped, ROWS * n_heads * width, |start, heads| {
             for (i, head) in heads.chunks_exact_mut(width).enumerate() {
                 let at = start / width + i;
-                let turns = &mut head[rank..];
-                turns.copy_from_slice(&query[at * head_dim + plain..][..rotary_dim]);
-                rotation.rotate(cpu.isa, first_row + at / n_heads, turns, rotary_dim);
+                let rotated_part = &mut head[rank..];
+                rotated_part.copy_from_slice(&query[at * head_dim + plain..][..rotary_dim]);
+                rotation.rotate(cpu.isa, first_row + at / n_heads, rotated_part, rotary_dim);
             }
         });
     }

@@ -58,8 +58,8 @@ impl PackedPositions {
     ) -> Bias<'s> {
         let (heads, longest) = (attention.n_heads, sequences.longest());
         scores.fill(0.0);
-        let of_sequence = (heads * longest * longest).max(1);
-        for (sequence, scores) in scores.chunks_exact_mut(of_sequence).enumerate() {
+        let per_sequence = (heads * longest * longest).max(1);
+        for (sequence, scores) in scores.chunks_exact_mut(per_sequence).enumerate() {
             let lines = sequences.rows(sequence);
             let (seq, most) = (lines.len(), distances.rows.len().div_ceil(2));
             if seq == 0 {

@@ -123,8 +123,8 @@ impl Prepare<'_> {
         if is_plain && self.rotation.is_none() {
             return;
         }
-        let of_turned = |of: QueryKeyNorm| of.after_rotation;
-        let (before, after) = match config.query_key_norm.is_some_and(of_turned) {
+        let is_after_rotation = |of: QueryKeyNorm| of.after_rotation;
+        let (before, after) = match config.query_key_norm.is_some_and(is_after_rotation) {
             true => (None, norms.as_ref()),
             false => (norms.as_ref(), None),
         };

@@ -4,7 +4,7 @@ use candle_nn::VarBuilder;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
-use crate::checkpoint::plan::source::{StoredParameter, WORDS};
+use crate::checkpoint::plan::source::{StoredParameter, WORD_EMBEDDINGS};
 use crate::checkpoint::plan::tied::{Copies, add_copies};
 use crate::checkpoint::plan::{Missing, Request, candidates, recorded};
 use crate::checkpoint::scheme::{Family, ModelPlace, Rule, matches};
@@ -59,7 +59,7 @@ const BELOW: [&str; 2] = ["ForImageSegmentation", "ForObjectDetection"];
 
 /// A checkpoint's embeddings, pooler and head, and where their parameters are.
 #[derive(Debug, Default)]
-pub(crate) struct Ends {
+pub(crate) struct OutsideBlocks {
     pub sources: Vec<StoredParameter>,
     pub missing: Vec<Missing>,
     /// Head and token embeddings differ in the files, although `config.json` ties them.
@@ -68,7 +68,7 @@ pub(crate) struct Ends {
     pub model: Option<ModelConfig>,
 }
 
-impl Ends {
+impl OutsideBlocks {
     /// Finds the embeddings, pooler and head that the configuration describes and the files contain. A pooler or head
     /// without any tensor in the files is left out.
     ///
@@ -84,16 +84,16 @@ impl Ends {
         let json = &family.keys.seen(json)?;
         let mut model = with_embeddings(family, json, stack)?;
         let mut ends = Self::default();
-        let places = StoredEnds {
+        let places = StoredOutsideBlocks {
             family,
             stack,
             files,
             prefix,
             names: (family.new_names)(json)?,
         };
-        let with_words = &with_tied_words(family, json, stack)?;
-        let of_words = places.of(with_words);
-        if let Some(missing) = ends.add(&model, "embeddings", of_words)? {
+        let with_embeddings = &with_tied_embeddings(family, json, stack)?;
+        let places_of_embeddings = places.of(with_embeddings);
+        if let Some(missing) = ends.add(&model, "embeddings", places_of_embeddings)? {
             let tried = missing.into_iter().flat_map(|missing| missing.tried);
             let reason = format!(
                 "{} contains blocks, but no embeddings{}; run the blocks on hidden_states, or name the embeddings in a \
@@ -103,7 +103,7 @@ impl Ends {
             );
             return Err(Error::InvalidConfig(reason));
         }
-        ends.check_words(json, places)?;
+        ends.check_embeddings(json, places)?;
         if let Some(read) = family.pooler {
             let with_pooler = model.clone().with_pooler(read(json, stack)?);
             if ends.add(&with_pooler, "pooler", places)?.is_none() {
@@ -120,9 +120,11 @@ impl Ends {
                 && output.weight == OutputWeight::Words
             {
                 let stored = places.stored(&format!("{task}.output.weight"))?;
-                let words = ends.sources.iter_mut().find(|s| s.role == WORDS);
-                let found = match words {
-                    Some(words) => add_copies(words, stored.iter().map(String::as_str), files)?,
+                let embeddings = ends.sources.iter_mut().find(|s| s.role == WORD_EMBEDDINGS);
+                let found = match embeddings {
+                    Some(embeddings) => {
+                        add_copies(embeddings, stored.iter().map(String::as_str), files)?
+                    }
                     None => Copies::Equal,
                 };
                 // transformers unties weights that differ, even if `config.json` ties them.
@@ -145,25 +147,28 @@ impl Ends {
     ///
     /// # Errors
     /// If one differs: transformers would use several embeddings, and the family has only one.
-    fn check_words(&self, json: &ConfigJson, places: StoredEnds) -> Result<()> {
-        let words = self.sources.iter().find(|source| source.role == WORDS);
+    fn check_embeddings(&self, json: &ConfigJson, places: StoredOutsideBlocks) -> Result<()> {
+        let embeddings = self
+            .sources
+            .iter()
+            .find(|source| source.role == WORD_EMBEDDINGS);
         // T5's stacks share theirs even if the head has its own weight.
         let are_shared = places.names.iter().any(|name| name.ends_with("shared.*"));
         let is_tied = json.flag(&["tie_word_embeddings"], true)? || are_shared;
-        let (Some(words), true) = (words, is_tied) else {
+        let (Some(embeddings), true) = (embeddings, is_tied) else {
             return Ok(());
         };
-        let stored = places.stored(WORDS)?;
+        let stored = places.stored(WORD_EMBEDDINGS)?;
         match stored
             .iter()
-            .find(|name| words.names().all(|known| known != *name))
+            .find(|name| embeddings.names().all(|known| known != *name))
         {
             None => Ok(()),
             Some(other) => Err(Error::input(
                 other,
                 format!(
                     "it differs from {}, to which config.json ties it; keep one of both in the files",
-                    words.name
+                    embeddings.name
                 ),
             )),
         }
@@ -175,7 +180,7 @@ impl Ends {
         &mut self,
         model: &ModelConfig,
         part: &str,
-        places: StoredEnds,
+        places: StoredOutsideBlocks,
     ) -> Result<Option<Vec<Missing>>> {
         let build = |vb: VarBuilder| EmbeddingsAndHead::new(model, vb).map(drop);
         let (sources, missing) = places.of_part(part, attention_of_pooler(model), build)?;
@@ -190,7 +195,7 @@ impl Ends {
 
 /// The places in files where a family's table looks for parameters outside the blocks.
 #[derive(Clone, Copy)]
-pub(crate) struct StoredEnds<'a> {
+pub(crate) struct StoredOutsideBlocks<'a> {
     pub family: &'a Family,
     pub stack: &'a StackConfig,
     pub files: &'a TensorFiles,
@@ -199,7 +204,7 @@ pub(crate) struct StoredEnds<'a> {
     pub names: &'a [&'a str],
 }
 
-impl<'a> StoredEnds<'a> {
+impl<'a> StoredOutsideBlocks<'a> {
     /// Returns another table's places.
     fn of(self, family: &'a Family) -> Self {
         Self { family, ..self }
@@ -253,7 +258,7 @@ impl<'a> StoredEnds<'a> {
         let request = Request {
             role,
             shape,
-            place: ModelPlace::Ends,
+            place: ModelPlace::OutsideBlocks,
             attention,
         };
         candidates(self.family, self.stack, self.prefix, &request)
@@ -325,12 +330,12 @@ fn with_embeddings(family: &Family, json: &ConfigJson, stack: &StackConfig) -> R
 
 /// Returns the table with further names for the token embeddings, if `config.json` ties them: a file with one copy of a tied
 /// tensor may have it under any of its names.
-fn with_tied_words(family: &Family, json: &ConfigJson, stack: &StackConfig) -> Result<Family> {
+fn with_tied_embeddings(family: &Family, json: &ConfigJson, stack: &StackConfig) -> Result<Family> {
     let mut tied = family.clone();
     if !json.flag(&["tie_word_embeddings"], true)? {
         return Ok(tied);
     }
-    let module = WORDS.trim_end_matches(".weight");
+    let module = WORD_EMBEDDINGS.trim_end_matches(".weight");
     let mut roles = vec![TIED_WORD.to_string()];
     let tasks = tasks(json)?;
     for &(task, read) in &family.heads {
@@ -364,8 +369,8 @@ pub(crate) fn parameters(model: &ModelConfig) -> Result<Vec<(String, Vec<usize>)
 pub(crate) fn lacks_head(family: &Family, json: &ConfigJson) -> Result<bool> {
     let classes = json.texts(&["architectures"])?.unwrap_or_default();
     // Two towers that are also compared, below a head that is not loaded.
-    let of_places = |class: &String| BELOW.iter().any(|end| class.ends_with(end));
-    if classes.iter().any(of_places) {
+    let has_further_head = |class: &String| BELOW.iter().any(|end| class.ends_with(end));
+    if classes.iter().any(has_further_head) {
         return Ok(true);
     }
     let has_known = match tasks(json)? {

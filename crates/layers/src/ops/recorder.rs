@@ -8,7 +8,7 @@ use super::cpu::{Route, rehearsed, route};
 
 mod table;
 
-/// An operation that a device was asked to run.
+/// An operation that was issued to a device.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Operation {
@@ -31,7 +31,7 @@ pub(crate) enum Transfer {
 }
 
 thread_local! {
-    static LEDGER: RefCell<Option<Vec<Operation>>> = const { RefCell::new(None) };
+    static RECORDED: RefCell<Option<Vec<Operation>>> = const { RefCell::new(None) };
 }
 
 /// Runs `work`. Returns its result, and the operations that this thread issued to devices: on CUDA and Metal, or on
@@ -41,13 +41,13 @@ pub fn recorded<R>(work: impl FnOnce() -> R) -> (R, Vec<Operation>) {
     struct RecordingGuard;
     impl Drop for RecordingGuard {
         fn drop(&mut self) {
-            LEDGER.take();
+            RECORDED.take();
         }
     }
     let ending = RecordingGuard;
-    LEDGER.set(Some(Vec::new()));
+    RECORDED.set(Some(Vec::new()));
     let result = work();
-    let operations = LEDGER.take().unwrap_or_default();
+    let operations = RECORDED.take().unwrap_or_default();
     drop(ending);
     (result, operations)
 }
@@ -58,7 +58,7 @@ pub fn recorded<R>(work: impl FnOnce() -> R) -> (R, Vec<Operation>) {
 /// In an emulation, if the device's backend lacks the operation.
 #[doc(hidden)]
 pub fn issued(name: &'static str, operands: &[&Tensor], to: Option<DType>) -> Result<()> {
-    take_down(|| {
+    push(|| {
         // Equal types once: `u8:f32` for a selection between two.
         let mut types: Vec<&str> = operands.iter().map(|of| of.dtype().as_str()).collect();
         types.dedup();
@@ -78,7 +78,7 @@ pub fn issued(name: &'static str, operands: &[&Tensor], to: Option<DType>) -> Re
 }
 
 /// Records a candle operation outside [`Array`](super::array::Array), in composed layers. Errors as for [`issued`].
-pub(crate) fn asked(name: &'static str, of: &Tensor) -> Result<()> {
+pub(crate) fn record(name: &'static str, of: &Tensor) -> Result<()> {
     match route(of.device()) {
         Route::Kernels => Ok(()),
         Route::Composed => issued(name, &[of], None),
@@ -88,7 +88,7 @@ pub(crate) fn asked(name: &'static str, of: &Tensor) -> Result<()> {
 /// Records a transfer. Errors as for [`issued`].
 #[doc(hidden)]
 pub fn moved(direction: Transfer, tensor: &Tensor) -> Result<()> {
-    take_down(|| Operation {
+    push(|| Operation {
         name: match direction {
             Transfer::Up => "upload",
             Transfer::Down => "download",
@@ -99,17 +99,17 @@ pub fn moved(direction: Transfer, tensor: &Tensor) -> Result<()> {
     })
 }
 
-fn take_down(operation: impl FnOnce() -> Operation) -> Result<()> {
-    LEDGER.with_borrow_mut(|ledger| {
-        if ledger.is_none() && rehearsed().is_none() {
+fn push(operation: impl FnOnce() -> Operation) -> Result<()> {
+    RECORDED.with_borrow_mut(|recorded| {
+        if recorded.is_none() && rehearsed().is_none() {
             return Ok(());
         }
         let operation = operation();
         if let Some(backend) = rehearsed() {
             table::check(&operation, backend)?;
         }
-        if let Some(ledger) = ledger {
-            ledger.push(operation);
+        if let Some(recorded) = recorded {
+            recorded.push(operation);
         }
         Ok(())
     })

@@ -73,10 +73,10 @@ impl Family {
 
 /// Returns the stack whose family defines how two stacks make one model.
 pub(crate) fn first_of_two(model_type: &str) -> Option<StackPart> {
-    let of_type = families::of_type(model_type);
-    let first = of_type.iter().find(|family| family.joined.is_some());
+    let same_type = families::of_type(model_type);
+    let first = same_type.iter().find(|family| family.joined.is_some());
     first
-        .filter(|_| of_type.len() > 1)
+        .filter(|_| same_type.len() > 1)
         .and_then(|family| family.part)
 }
 
@@ -85,8 +85,8 @@ pub(crate) fn known(
     model_type: &str,
     part: Option<StackPart>,
 ) -> std::result::Result<Family, Unknown> {
-    let of_type = families::of_type(model_type);
-    if of_type.is_empty() {
+    let same_type = families::of_type(model_type);
+    if same_type.is_empty() {
         let known = families::all().flat_map(|f| &f.model_types);
         let lacking = lacking(model_type);
         let nearest = match &lacking {
@@ -98,13 +98,13 @@ pub(crate) fn known(
             nearest,
         });
     }
-    let parts: Vec<String> = of_type
+    let parts: Vec<String> = same_type
         .iter()
         .flat_map(|f| f.part)
         .map(|p| p.to_string())
         .collect();
-    let is_only = of_type.len() == 1 && part.is_none();
-    let found = of_type
+    let is_only = same_type.len() == 1 && part.is_none();
+    let found = same_type
         .into_iter()
         .find(|family| is_only || family.part == part);
     let found = found.map(|mut family| {
@@ -112,7 +112,7 @@ pub(crate) fn known(
         family
     });
     found.ok_or_else(|| {
-        let asked = match part {
+        let selected = match part {
             Some(part) => format!("{part} chosen"),
             None => "none chosen".to_string(),
         };
@@ -123,7 +123,7 @@ pub(crate) fn known(
                 parts.join(" or ")
             ),
         };
-        Unknown::Part(format!("{asked} for a {model_type} checkpoint, {cure}"))
+        Unknown::Part(format!("{selected} for a {model_type} checkpoint, {cure}"))
     })
 }
 
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
     use crate::checkpoint::config_json::ConfigJson;
-    use crate::checkpoint::plan::ends::described;
+    use crate::checkpoint::plan::outside_blocks::described;
     use crate::config::{EmbeddingsConfig, HeadTask, Visibility};
 
     const VARIABLE: &str = "CANDLE_BLOCKS_WRITE_MODEL_TYPES";
@@ -188,9 +188,10 @@ mod tests {
             Some(EmbeddingsConfig::Spectrum(_)) => return "speech encoders",
             _ => {}
         }
-        let of_head = family.has_head(HeadTask::CausalLm) && !family.has_head(HeadTask::MaskedLm);
+        let has_causal_head =
+            family.has_head(HeadTask::CausalLm) && !family.has_head(HeadTask::MaskedLm);
         let block = stack.as_ref().map(|stack| &stack.blocks[0]);
-        let is_decoder = block.map_or(of_head, |block| {
+        let is_decoder = block.map_or(has_causal_head, |block| {
             block
                 .attention()
                 .is_ok_and(|own| own.visibility == Visibility::Causal)

@@ -7,7 +7,7 @@ use super::prompts::{last_tokens, left_padded};
 
 /// A decoder and the sequences in its batch.
 #[derive(Debug)]
-pub(super) struct Feed<D> {
+pub(super) struct DecoderInput<D> {
     decoder: D,
     /// The number of sequences in the decoder's batch; 0 before the first step.
     batch: usize,
@@ -17,7 +17,7 @@ pub(super) struct Feed<D> {
     is_long: bool,
 }
 
-impl<D: Decoder> Feed<D> {
+impl<D: Decoder> DecoderInput<D> {
     pub fn new(decoder: D) -> Self {
         Self {
             decoder,

@@ -122,7 +122,7 @@ fn keeps(name: &str, model: &Model, first: &[u32]) -> bool {
 }
 
 #[test]
-fn turns_have_the_bits_of_generations_that_start_anew() {
+fn a_continued_conversation_has_the_bits_of_one_that_starts_anew() {
     let (mut kept, mut renewed) = (0, Vec::new());
     for whole in wholes() {
         let path = weights(&whole.name).join("whole.safetensors");

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_back_end_lacks_is_refused() {
+    fn an_operation_that_a_back_end_lacks_is_refused() {
         let operation = |name, types: &str, dims: Vec<usize>, strides| Operation {
             name,
             types: types.to_string(),
