@@ -159,6 +159,26 @@ fn unsafe_code_stays_in_the_kernels() {
     }
 }
 
+/// Everything else speaks of ranks, through the trait `Communicator`. A published package leaves these files out.
+const NAME_MPI: [&str; 2] = ["parallel/mod.rs", "parallel/mpi.rs"];
+
+#[test]
+fn one_folder_names_mpi() {
+    let names_mpi = |(_, text): &(PathBuf, String)| {
+        text.lines().any(|line| {
+            let code = line.split("//").next().unwrap();
+            let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+            words.any(|word| word.eq_ignore_ascii_case("mpi"))
+        })
+    };
+    let found = library().into_iter().filter(names_mpi);
+    let mut found: Vec<PathBuf> = found.map(|(path, _)| path).collect();
+    found.sort();
+    let listed = NAME_MPI.map(|file| Path::new("crates/layers/src/ops").join(file));
+    let expected = if is_published() { &[] } else { &listed[..] };
+    assert_eq!(found, expected);
+}
+
 #[test]
 fn the_examples_of_whole_models_fit_on_a_screen() {
     for example in ["chat", "image_classification", "sentence_embeddings"] {
