@@ -4,6 +4,8 @@
 mod arrows;
 #[path = "architecture/calls.rs"]
 mod calls;
+#[path = "architecture/identifiers.rs"]
+mod identifiers;
 #[path = "architecture/kinds.rs"]
 mod kinds;
 #[path = "shared/package.rs"]

@@ -39,9 +39,12 @@ const POINTING: &[&str] = &[
     "what", "those", "that", "which", "of", "as", "where", "whose", "whether", "such", "ones",
 ];
 
-/// Words that mean something only inside of this crate, the words before which they mean what a dictionary says, and the
-/// word that the field uses.
-const PRIVATE: &[(&str, &[&str], &str)] = &[
+/// A word that means something only inside of this crate, the words after which it means what a dictionary says, and the word
+/// that the field uses.
+pub type Private = (&'static str, &'static [&'static str], &'static str);
+
+/// Private words.
+pub const PRIVATE: &[Private] = &[
     ("behind", &[], "after"),
     (
         "numbers",
@@ -151,11 +154,23 @@ fn words(text: &str) -> Vec<String> {
 
 /// Returns a paragraph's faults.
 fn faults(words: &[String]) -> Vec<String> {
+    let mut faults = first_word(words);
+    faults.extend(private(words, PRIVATE));
+    faults.extend(spelling(words));
+    faults
+}
+
+/// Returns the fault of a sentence that begins with a pointing word.
+pub fn first_word(words: &[String]) -> Vec<String> {
+    let first = words.first().filter(|word| POINTING.contains(&&word[..]));
+    let fault = first.map(|first| format!("begins with \"{first}\": name the subject"));
+    fault.into_iter().collect()
+}
+
+/// Returns a fault for each private word.
+pub fn private(words: &[String], list: &[Private]) -> Vec<String> {
     let mut faults = Vec::new();
-    if let Some(first) = words.first().filter(|word| POINTING.contains(&&word[..])) {
-        faults.push(format!("begins with \"{first}\": name the subject"));
-    }
-    for (private, after, instead) in PRIVATE {
+    for (private, after, instead) in list {
         let phrase: Vec<&str> = private.split(' ').collect();
         for (i, window) in words.windows(phrase.len()).enumerate() {
             let before = i.checked_sub(1).map_or("", |i| &words[i][..]);
@@ -164,12 +179,15 @@ fn faults(words: &[String]) -> Vec<String> {
             }
         }
     }
-    for word in words {
-        if BRITISH.iter().any(|start| word.starts_with(start)) {
-            faults.push(format!("\"{word}\": American spelling"));
-        }
-    }
     faults
+}
+
+/// Returns a fault for each word in British spelling.
+pub fn spelling(words: &[String]) -> Vec<String> {
+    let is_british = |word: &&String| BRITISH.iter().any(|start| word.starts_with(start));
+    let british = words.iter().filter(is_british);
+    let fault = |word| format!("\"{word}\": American spelling");
+    british.map(fault).collect()
 }
 
 /// Held files, by the page or the module (a folder) that they belong to.
