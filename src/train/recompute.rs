@@ -81,7 +81,7 @@ pub fn backward_recomputing(
         None => x.clone(),
         Some(_) => {
             let pass = Pass::new(context, x.dims())?;
-            let x = pass.value(of(stack), x)?;
+            let x = pass.value(stack.origin(), x)?;
             stack.before_blocks(x, context.train())?.tensor()?
         }
     };
@@ -160,11 +160,6 @@ fn pulled_back(y: &Tensor, cotangent: &Tensor) -> Result<GradStore> {
     Ok((y * cotangent)?.sum_all()?.backward()?)
 }
 
-/// Returns the stack's name in errors, and whether it is packed.
-fn of(stack: &Stack) -> (&'static str, bool) {
-    ("stack", stack.is_packed())
-}
-
 /// Returns each random stream that a dropout layer uses, once.
 fn sources(stack: &Stack) -> Vec<DropoutSource> {
     let mut sources: Vec<DropoutSource> = Vec::new();
@@ -206,7 +201,7 @@ impl SharedContext {
         };
         let mut within = context.clone();
         let pass = Pass::new(context, x.dims())?.with_relative(stack.relative_embeddings())?;
-        let inputs = stack.inputs_of_layers(&pass.value(of(stack), x)?, &pass)?;
+        let inputs = stack.inputs_of_layers(&pass.value(stack.origin(), x)?, &pass)?;
         let inputs = inputs.map(|inputs| cut(&inputs.tensor()?)).transpose()?;
         pass.enter(stack.shared.relative_biases.shared())?;
         if let Some(relative) = &pass.relative {
@@ -246,13 +241,13 @@ impl SharedContext {
         if let Some(bias) = &self.relative_bias {
             pass.put_relative_bias(bias.clone());
         }
-        let (stack_parameters, inputs) = (of(stack), self.inputs.as_ref());
-        let inputs = inputs.map(|inputs| pass.value(stack_parameters, inputs));
+        let inputs = self.inputs.as_ref();
+        let inputs = inputs.map(|inputs| pass.value(stack.origin(), inputs));
         stack.enter(layer, &pass, inputs.transpose()?.as_ref())?;
         for (of, [key, value], keys) in &self.keys {
             let shared = KeysAndValues {
-                key: pass.value(stack_parameters, key)?,
-                value: pass.value(stack_parameters, value)?,
+                key: pass.value(stack.origin(), key)?,
+                value: pass.value(stack.origin(), value)?,
                 keys: *keys,
             };
             pass.put_shared(*of, shared);

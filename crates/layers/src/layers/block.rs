@@ -9,7 +9,12 @@ use crate::layers::{
     Sublayer,
     state::{BlockState, BlockStateMut, EncoderState},
 };
-use crate::layers::{own::gemma::GemmaParts, pass::Pass, sublayer::StageRecorder, visit::parts};
+use crate::layers::{
+    own::gemma::GemmaParts,
+    pass::{Origin, Pass},
+    sublayer::StageRecorder,
+    visit::parts,
+};
 use crate::ops::Value;
 
 mod parallel;
@@ -160,8 +165,7 @@ impl TransformerBlock {
     /// Computes the output without a cache.
     #[doc(hidden)]
     pub fn run(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let of = ("block", self.is_packed());
-        pass.through(of, x, |x| {
+        pass.through(Origin::new("block", self.is_packed()), x, |x| {
             self.apply(x.clone(), pass, None, &mut StageRecorder::off())
         })
     }
@@ -170,7 +174,7 @@ impl TransformerBlock {
     pub fn stages(&self, x: &Tensor, context: &ForwardContext) -> Result<BlockStages> {
         let pass = Pass::new(context, x.dims())?;
         let mut recorder = StageRecorder::on();
-        let x = pass.value(("block", self.is_packed()), x)?;
+        let x = pass.value(Origin::new("block", self.is_packed()), x)?;
         let output = self.apply(x, &pass, None, &mut recorder)?;
         self.recorded_stages(recorder, output)
     }

@@ -108,7 +108,7 @@ pub use parameter_source::ParameterBackend;
 pub use parameter_source::ParameterSource;
 pub(crate) use pass::{AlibiKey, Memo, TemperatureKey};
 #[doc(hidden)]
-pub use pass::{KeysAndValues, Pass};
+pub use pass::{KeysAndValues, Origin, Pass};
 pub(crate) use position::DistanceRows;
 #[doc(hidden)]
 pub use position::RotaryTables;

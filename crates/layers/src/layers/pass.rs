@@ -21,6 +21,21 @@ mod layer;
 #[doc(hidden)]
 pub use layer::{KeysAndValues, Layer};
 
+/// The layer whose input begins a tape.
+#[derive(Clone, Copy)]
+#[doc(hidden)]
+pub struct Origin {
+    /// The layer's name in errors.
+    op: &'static str,
+    is_packed: bool,
+}
+
+impl Origin {
+    pub fn new(op: &'static str, is_packed: bool) -> Self {
+        Self { op, is_packed }
+    }
+}
+
 /// A forward pass: the context, the sizes of the input, the state of the cache, and the tables computed so far.
 #[doc(hidden)]
 pub struct Pass<'c> {
@@ -45,7 +60,7 @@ pub struct Pass<'c> {
     /// The pass of each sequence's last position, if the last layer computes only that output.
     pub last: Option<Box<Self>>,
     /// The rows that packed layers compute, if padding is left out.
-    pub(crate) kept: Option<UnpaddedRows>,
+    pub(crate) unpadded: Option<UnpaddedRows>,
     /// Tables of the packed layers for this pass.
     pub(crate) packed: PassTables,
     last_masks: Memo<usize, PaddingMask>,
@@ -103,7 +118,7 @@ impl<'c> Pass<'c> {
             relative: context.relative_embeddings().cloned(),
             constants: Constants::default(),
             last: None,
-            kept: None,
+            unpadded: None,
             packed: PassTables::default(),
             last_masks: Memo::default(),
             tables: Memo::default(),
@@ -115,13 +130,13 @@ impl<'c> Pass<'c> {
         }
     }
 
-    /// Wraps a tensor in a value, which begins a tape. `op` names the layer in errors.
+    /// Wraps a tensor in a value, which begins a tape.
     ///
     /// # Errors
     /// If the layer is packed and the context trains or sets a precision, or as in [`Value::packed`].
-    pub fn value(&self, (op, is_packed): (&str, bool), tensor: &Tensor) -> Result<Value> {
+    pub fn value(&self, origin: Origin, tensor: &Tensor) -> Result<Value> {
         let precision = self.context.precision();
-        if !is_packed {
+        if !origin.is_packed {
             return Value::multiplied_in(precision, tensor);
         }
         if precision != Precision::F32 {
@@ -130,21 +145,21 @@ impl<'c> Pass<'c> {
             );
         }
         check_evaluation(self.context.train())?;
-        Value::packed(op, tensor)
+        Value::packed(origin.op, tensor)
     }
 
     /// Applies a layer to a tensor, with threads that stay awake between its steps.
     pub fn through(
         &self,
-        of: (&str, bool),
+        origin: Origin,
         x: &Tensor,
         layer: impl FnOnce(&Value) -> Result<Value>,
     ) -> Result<Tensor> {
-        let value = self.value(of, x)?;
+        let value = self.value(origin, x)?;
         let y = value.working(|| layer(&value)?.tensor())?;
-        match of {
-            (_, true) => y.to_dtype(x.dtype()),
-            _ => Ok(y),
+        match origin.is_packed {
+            true => y.to_dtype(x.dtype()),
+            false => Ok(y),
         }
     }
 
@@ -215,7 +230,7 @@ impl<'c> Pass<'c> {
             && self.seen == 0
             && self.context.mask().additive().is_none()
         {
-            self.kept = UnpaddedRows::new(&keep.flatten_all()?.to_vec1()?, self.seq);
+            self.unpadded = UnpaddedRows::new(&keep.flatten_all()?.to_vec1()?, self.seq);
         }
         Ok(())
     }

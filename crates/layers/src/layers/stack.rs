@@ -13,7 +13,10 @@ use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource,
     RelativeBias, RelativeEmbeddings, TransformerBlock,
 };
-use crate::layers::{pass::Pass, sublayer::StageRecorder};
+use crate::layers::{
+    pass::{Origin, Pass},
+    sublayer::StageRecorder,
+};
 use crate::ops::{Constants, MemoryKeeper, Ranks, Route, Value, with_team};
 
 mod inputs;
@@ -335,16 +338,16 @@ impl Stack {
         cache: Option<&mut KvCache>,
         observer: Option<&mut Observer>,
     ) -> Result<Tensor> {
-        let (dims, dtype, is_packed) = (x.dims().to_vec(), x.dtype(), self.is_packed());
-        let rows = match &pass.kept {
-            Some(kept) => kept.gathered(&x)?,
+        let (dims, dtype) = (x.dims().to_vec(), x.dtype());
+        let rows = match &pass.unpadded {
+            Some(unpadded) => unpadded.gathered(&x)?,
             None => x.clone(),
         };
         drop(x);
-        let value = pass.value(("stack", is_packed), &rows)?;
+        let value = pass.value(self.origin(), &rows)?;
         drop(rows);
         // Without a cache, keys that layers share stay in a cache for this pass only.
-        let has_own = is_packed && cache.is_none() && self.shares_keys();
+        let has_own = self.is_packed() && cache.is_none() && self.shares_keys();
         let mut own = has_own.then(|| self.new_cache());
         let cache = cache.or(own.as_mut());
         // An observer may compute, so it must not find the threads occupied by a team.
@@ -354,11 +357,16 @@ impl Stack {
                 .tensor()
         };
         let y = if has_team { with_team(work) } else { work() }?;
-        let y = match &pass.kept {
-            Some(kept) => kept.scattered(&y, dims)?,
+        let y = match &pass.unpadded {
+            Some(unpadded) => unpadded.scattered(&y, dims)?,
             None => y,
         };
         y.to_dtype(dtype)
+    }
+
+    #[doc(hidden)]
+    pub fn origin(&self) -> Origin {
+        Origin::new("stack", self.is_packed())
     }
 
     fn apply(

@@ -52,8 +52,8 @@ impl<'p> PackedPass<'p> {
     }
 
     /// Returns the indices of the rows that are computed, or `None` for all.
-    pub fn kept(self) -> Option<&'p [usize]> {
-        Some(&self.0.kept.as_ref()?.rows)
+    pub fn unpadded(self) -> Option<&'p [usize]> {
+        Some(&self.0.unpadded.as_ref()?.rows)
     }
 
     /// Returns the additive mask and the relative position bias for the current block's attention.
@@ -72,7 +72,7 @@ impl<'p> PackedPass<'p> {
 
     /// Returns the new positions of each sequence.
     pub fn queries(self) -> Sequences<'p> {
-        match &self.0.kept {
+        match &self.0.unpadded {
             Some(UnpaddedRows { starts, .. }) => Sequences::Ragged { starts },
             None => self.keys(self.0.seq),
         }
@@ -92,7 +92,7 @@ impl<'p> PackedPass<'p> {
     /// If the mask has another shape.
     pub fn mask_bytes(self) -> Result<Option<&'p [u8]>> {
         self.0.check_keep()?;
-        if self.0.kept.is_some() {
+        if self.0.unpadded.is_some() {
             return Ok(None);
         }
         let cell = &self.0.packed.mask_bytes;
@@ -160,7 +160,7 @@ impl<'p> PackedPass<'p> {
     pub fn chunks(self, chunk: usize) -> Result<Option<Arc<Additive>>> {
         self.0.packed.chunks.get(&chunk, || {
             // Without its padding, a sequence begins with its first chunk.
-            let keep = self.keep().filter(|_| self.0.kept.is_none());
+            let keep = self.keep().filter(|_| self.0.unpadded.is_none());
             let hidden = self.0.chunks(chunk, keep, (DType::F32, &Device::Cpu))?;
             let hidden = hidden.map(|hidden| Additive::new(BiasTensor::by_score(hidden)));
             Ok(hidden.transpose()?.map(Arc::new))

@@ -13,8 +13,8 @@ impl Stack {
         let (rows, train) = (pass.context.layer_inputs(), pass.context.train());
         match (&self.shared.layer_inputs, rows) {
             (Some(inputs), rows) => {
-                let gathered = match (rows, &pass.kept) {
-                    (Some(rows), Some(kept)) => Some(kept.gathered(rows)?),
+                let gathered = match (rows, &pass.unpadded) {
+                    (Some(rows), Some(unpadded)) => Some(unpadded.gathered(rows)?),
                     _ => None,
                 };
                 inputs.apply(x, gathered.as_ref().or(rows), train).map(Some)

@@ -7,7 +7,10 @@ use candle_nn::Init;
 
 use crate::config::{AttentionConfig, LinearConfig, NormConfig, getters};
 use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource};
-use crate::layers::{pass::Pass, visit::parts};
+use crate::layers::{
+    pass::{Origin, Pass},
+    visit::parts,
+};
 use crate::ops::Value;
 
 mod cross;
@@ -205,10 +208,14 @@ impl Attention {
     /// If the last dimension is not `d_model`, the rank is above 3, or a mask does not fit.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = Pass::new(context, x.dims())?;
-        pass.through(("attention", self.is_packed()), x, |x| match &self.packed {
-            Some(packed) => packed.apply(x, &pass, None, None),
-            None => self.apply(x, &pass, None, None),
-        })
+        pass.through(
+            Origin::new("attention", self.is_packed()),
+            x,
+            |x| match &self.packed {
+                Some(packed) => packed.apply(x, &pass, None, None),
+                None => self.apply(x, &pass, None, None),
+            },
+        )
     }
 
     /// Computes cross-attention to the context's encoder output. Every query sees every encoder position that the
@@ -223,7 +230,7 @@ impl Attention {
     /// If the context has no encoder output, or shapes do not fit.
     pub fn forward_cross(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = Pass::new(context, x.dims())?;
-        pass.through(("attention", self.is_packed()), x, |x| {
+        pass.through(Origin::new("attention", self.is_packed()), x, |x| {
             self.apply_cross(x, &pass, None, None)
         })
     }

@@ -38,14 +38,14 @@ pub(super) struct HeadRotation<'a> {
     /// Cosine tables that hold the temperature of each query.
     temperature: Option<Arc<Tables>>,
     /// The index of each row in the batch, if padding is left out.
-    kept: Option<&'a [usize]>,
+    unpadded: Option<&'a [usize]>,
 }
 
 impl HeadRotation<'_> {
     /// Rotates the first dimensions of all heads in one row.
     pub fn rotate(&self, isa: Isa, row: usize, heads: &mut [f32], head_dim: usize) {
         if let Some((tables, pairing)) = &self.tables {
-            let (cos, sin) = tables.row(self.kept.map_or(row, |kept| kept[row]));
+            let (cos, sin) = tables.row(self.unpadded.map_or(row, |rows| rows[row]));
             rotate_heads(isa, heads, head_dim, cos, sin, *pairing);
         }
     }
@@ -53,7 +53,7 @@ impl HeadRotation<'_> {
     /// Multiplies the queries in one row by the temperature at its position.
     fn temper(&self, isa: Isa, row: usize, queries: &mut [f32], head_dim: usize) {
         if let Some(tables) = &self.temperature {
-            let (cos, sin) = tables.row(self.kept.map_or(row, |kept| kept[row]));
+            let (cos, sin) = tables.row(self.unpadded.map_or(row, |rows| rows[row]));
             rotate_heads(isa, queries, head_dim, cos, sin, Pairing::Halves);
         }
     }
@@ -108,7 +108,7 @@ impl PackedAttention {
                 }
                 _ => None,
             },
-            kept: pass.kept(),
+            unpadded: pass.unpadded(),
         })
     }
 }
