@@ -15,7 +15,7 @@ pub(crate) struct GroupedExperts {
     chooser: Chooser,
     constants: Constants,
     /// For frozen experts: gate (if there is one), up and down, each with the ids of the tensors that were stacked.
-    kept: Vec<(GroupedLinear, Vec<TensorId>)>,
+    made: Vec<(GroupedLinear, Vec<TensorId>)>,
 }
 
 /// The dense weight and the bias of a layer without an adapter.
@@ -68,7 +68,7 @@ impl GroupedExperts {
             return Ok(None);
         }
         let (n_linears, can_keep) = (first.linears().count(), are_alike(experts));
-        let mut kept = Vec::new();
+        let mut made = Vec::new();
         for at in (0..n_linears).filter(|_| can_keep) {
             let layers = nth(experts, at);
             if is_tracked(&layers) {
@@ -80,12 +80,12 @@ impl GroupedExperts {
                     *linear = Linear::from_parts(grouped.weight(e)?, linear.bias().cloned())?;
                 }
             }
-            kept.push((grouped, ids(&nth(experts, at))));
+            made.push((grouped, ids(&nth(experts, at))));
         }
         Ok(Some(Self {
             chooser: Chooser::new(n, &device)?,
             constants: Constants::default(),
-            kept,
+            made,
         }))
     }
 
@@ -124,8 +124,8 @@ impl GroupedExperts {
         let first = &experts[0];
         let through = |x: &Value, at: usize| {
             let layers = nth(experts, at);
-            let kept = self.kept.get(at);
-            match kept.filter(|(_, made_of)| *made_of == ids(&layers)) {
+            let made = self.made.get(at);
+            match made.filter(|(_, made_of)| *made_of == ids(&layers)) {
                 Some((linear, _)) => x.grouped_linear(linear, &layers, of),
                 None => x.grouped_linear(&stacked(&layers)?, &layers, of),
             }

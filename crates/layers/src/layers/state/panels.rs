@@ -37,7 +37,7 @@ pub(crate) enum OwnKeys<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Panels {
     reordering: Reordering,
-    kept: Option<Kept>,
+    keys: Option<CachedKeys>,
     /// The first position whose query needs none of the rows that a window has dropped.
     first_complete: usize,
     /// Pages for the keys and values of all layers. A step reads one layer after the other.
@@ -46,7 +46,7 @@ pub(crate) struct Panels {
 
 /// The forms in which keys and values are kept.
 #[derive(Debug)]
-enum Kept {
+enum CachedKeys {
     Panels(KeyValuePanels),
     /// Keys and values in a state that copies sequences.
     Rows(KeyValueRows),
@@ -54,7 +54,7 @@ enum Kept {
     Latents(LatentRows),
 }
 
-impl Kept {
+impl CachedKeys {
     /// Returns the positions, without those that a window has dropped.
     fn positions(&self) -> std::ops::Range<usize> {
         match self {
@@ -84,14 +84,14 @@ impl Panels {
 
     /// Returns an independent copy, with keys and values in `pages`.
     pub fn copy_in(&self, pages: &LargePages) -> Self {
-        let copy = |kept: &Kept| match kept {
-            Kept::Panels(panels) => Kept::Panels(panels.copy_in(pages)),
-            Kept::Rows(rows) => Kept::Rows(rows.clone()),
-            Kept::Latents(latents) => Kept::Latents(latents.clone()),
+        let copy = |keys: &CachedKeys| match keys {
+            CachedKeys::Panels(panels) => CachedKeys::Panels(panels.copy_in(pages)),
+            CachedKeys::Rows(rows) => CachedKeys::Rows(rows.clone()),
+            CachedKeys::Latents(latents) => CachedKeys::Latents(latents.clone()),
         };
         Self {
             reordering: self.reordering,
-            kept: self.kept.as_ref().map(copy),
+            keys: self.keys.as_ref().map(copy),
             first_complete: self.first_complete,
             pages: pages.clone(),
         }
@@ -110,34 +110,34 @@ impl Panels {
     /// Removes all positions and keeps the allocated memory.
     pub fn reset(&mut self) {
         self.first_complete = 0;
-        match &mut self.kept {
-            Some(Kept::Panels(panels)) => panels.reset(),
+        match &mut self.keys {
+            Some(CachedKeys::Panels(panels)) => panels.reset(),
             _ => self.truncate(0),
         }
     }
 
     /// Replaces the batch by the given sequences, which rise unless [`Self::copies`].
     pub fn take_sequences(&mut self, sequences: &[usize]) {
-        match &mut self.kept {
-            Some(Kept::Panels(panels)) => panels.keep_sequences(sequences),
-            Some(Kept::Rows(rows)) => rows.take_sequences(sequences),
-            Some(Kept::Latents(latents)) => latents.keep_sequences(sequences),
+        match &mut self.keys {
+            Some(CachedKeys::Panels(panels)) => panels.keep_sequences(sequences),
+            Some(CachedKeys::Rows(rows)) => rows.take_sequences(sequences),
+            Some(CachedKeys::Latents(latents)) => latents.keep_sequences(sequences),
             None => {}
         }
     }
 
     /// Returns true if a window has dropped positions that are needed again after the first `seen` positions.
     pub fn lacks(&self, seen: usize) -> bool {
-        let kept = self.kept.as_ref();
-        kept.is_some_and(|kept| kept.positions().start > 0) && seen < self.first_complete
+        let keys = self.keys.as_ref();
+        keys.is_some_and(|keys| keys.positions().start > 0) && seen < self.first_complete
     }
 
     /// Removes all but the first `seen` positions, also if a window has dropped some of these.
     pub fn truncate(&mut self, seen: usize) {
-        match &mut self.kept {
-            Some(Kept::Panels(panels)) => panels.truncate(seen),
-            Some(Kept::Rows(rows)) => rows.truncate(seen),
-            Some(Kept::Latents(latents)) => latents.truncate(seen),
+        match &mut self.keys {
+            Some(CachedKeys::Panels(panels)) => panels.truncate(seen),
+            Some(CachedKeys::Rows(rows)) => rows.truncate(seen),
+            Some(CachedKeys::Latents(latents)) => latents.truncate(seen),
             None => {}
         }
     }
@@ -145,16 +145,16 @@ impl Panels {
     /// Frees the memory allocated for another batch. Its blocks do not fit, and a mapping shared with others would
     /// keep the pages of dropped blocks.
     pub fn forget_memory(&mut self, pages: &LargePages) {
-        self.kept = None;
+        self.keys = None;
         self.pages = pages.clone();
     }
 
     /// # Errors
     /// If the cached keys have another shape.
     pub fn check(&self, own: Cached) -> Result<()> {
-        let kept = self.kept.as_ref();
-        let kept = kept.filter(|kept| kept.positions().end > 0);
-        match kept.map(Kept::cached) {
+        let keys = self.keys.as_ref();
+        let keys = keys.filter(|keys| keys.positions().end > 0);
+        match keys.map(CachedKeys::cached) {
             Some(theirs) if theirs != own => Err(misfit(theirs, own)),
             _ => Ok(()),
         }
@@ -162,21 +162,21 @@ impl Panels {
 
     /// Returns the bytes that keys and values take.
     pub fn bytes(&self) -> usize {
-        match &self.kept {
-            Some(Kept::Panels(panels)) => panel_bytes(panels),
-            Some(Kept::Rows(rows)) => rows.bytes(),
-            Some(Kept::Latents(latents)) => latents.bytes(),
+        match &self.keys {
+            Some(CachedKeys::Panels(panels)) => panel_bytes(panels),
+            Some(CachedKeys::Rows(rows)) => rows.bytes(),
+            Some(CachedKeys::Latents(latents)) => latents.bytes(),
             None => 0,
         }
     }
 
     /// Returns the latents, to which new positions are appended. Rows with another shape are dropped.
     pub fn latents(&mut self, shape: PanelShape) -> &mut LatentRows {
-        let is_other = |kept: &mut Kept| kept.cached() != Cached::Latents(shape);
-        self.kept.take_if(is_other);
-        let new = || Kept::Latents(LatentRows::new(shape));
-        match self.kept.get_or_insert_with(new) {
-            Kept::Latents(latents) => latents,
+        let is_other = |keys: &mut CachedKeys| keys.cached() != Cached::Latents(shape);
+        self.keys.take_if(is_other);
+        let new = || CachedKeys::Latents(LatentRows::new(shape));
+        match self.keys.get_or_insert_with(new) {
+            CachedKeys::Latents(latents) => latents,
             _ => unreachable!("other forms were dropped"),
         }
     }
@@ -184,29 +184,29 @@ impl Panels {
     /// Returns the keys and values of `seen` positions, to which new positions are appended. With a window, positions
     /// that the new queries do not see are dropped. Keys and values with another shape are dropped.
     pub fn own(&mut self, shape: PanelShape, seen: usize, window: Option<usize>) -> OwnKeys<'_> {
-        let is_other = |kept: &mut Kept| kept.cached() != Cached::Panels(shape);
-        self.kept.take_if(is_other);
+        let is_other = |keys: &mut CachedKeys| keys.cached() != Cached::Panels(shape);
+        self.keys.take_if(is_other);
         let (reordering, pages) = (self.reordering, &self.pages);
         let new = || match reordering {
-            Reordering::Copies => Kept::Rows(KeyValueRows::new(shape)),
-            Reordering::Drops => Kept::Panels(KeyValuePanels::new_in(shape, pages)),
+            Reordering::Copies => CachedKeys::Rows(KeyValueRows::new(shape)),
+            Reordering::Drops => CachedKeys::Panels(KeyValuePanels::new_in(shape, pages)),
         };
-        match self.kept.get_or_insert_with(new) {
-            Kept::Panels(panels) => {
+        match self.keys.get_or_insert_with(new) {
+            CachedKeys::Panels(panels) => {
                 if let Some(window) = window {
                     panels.drop_before(seen.saturating_sub(window - 1));
                     self.first_complete = seen;
                 }
                 OwnKeys::Panels(panels)
             }
-            Kept::Rows(rows) => OwnKeys::Rows(rows),
-            Kept::Latents(_) => unreachable!("latents were dropped"),
+            CachedKeys::Rows(rows) => OwnKeys::Rows(rows),
+            CachedKeys::Latents(_) => unreachable!("latents were dropped"),
         }
     }
 
     /// Returns the number of positions whose keys and values the layer has computed.
     pub fn end(&self) -> usize {
-        self.kept.as_ref().map_or(0, |kept| kept.positions().end)
+        self.keys.as_ref().map_or(0, |keys| keys.positions().end)
     }
 }
 

@@ -9,7 +9,7 @@ use super::cached_rows::CachedRows;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rows {
     n_kv_heads: usize,
-    kept: Option<CachedRows>,
+    rows: Option<CachedRows>,
     /// How many positions were appended so far, with dropped ones.
     appended: usize,
     /// The first position whose query needs none of the rows that a window has dropped.
@@ -28,10 +28,10 @@ impl Rows {
         n_kv_heads: usize,
         window: Option<usize>,
     ) -> Result<(Tensor, Tensor)> {
-        let kept = match &mut self.kept {
-            None => self.kept.insert(CachedRows::of([key, value])?),
-            Some(kept) => {
-                let (old, _) = kept.views()?;
+        let rows = match &mut self.rows {
+            None => self.rows.insert(CachedRows::of([key, value])?),
+            Some(rows) => {
+                let (old, _) = rows.views()?;
                 let (batch, _, width) = old.dims3()?;
                 let fits = (batch, key.dim(1)?, width) == key.dims3()?
                     && n_kv_heads == self.n_kv_heads
@@ -46,42 +46,42 @@ impl Rows {
                         key.dtype()
                     );
                 }
-                let keep = window.map_or(kept.len(), |w| kept.len().min(w - 1));
+                let keep = window.map_or(rows.len(), |w| rows.len().min(w - 1));
                 if window.is_some() {
                     self.first_complete = self.appended;
                 }
-                kept.append([key, value], keep)?;
-                kept
+                rows.append([key, value], keep)?;
+                rows
             }
         };
         self.appended += key.dim(1)?;
         self.n_kv_heads = n_kv_heads;
-        kept.views()
+        rows.views()
     }
 
     /// Returns the bytes that keys and values take.
     pub fn bytes(&self) -> usize {
-        self.kept.as_ref().map_or(0, CachedRows::bytes)
+        self.rows.as_ref().map_or(0, CachedRows::bytes)
     }
 
     /// Returns true if a window has dropped positions that are needed again after the first `seen` positions.
     pub fn lacks(&self, seen: usize) -> bool {
-        let kept = self.kept.as_ref().map_or(0, CachedRows::len);
-        kept < self.appended && seen < self.first_complete
+        let n_cached = self.rows.as_ref().map_or(0, CachedRows::len);
+        n_cached < self.appended && seen < self.first_complete
     }
 
     /// Removes the positions from `seen` on.
     pub fn truncate(&mut self, seen: usize) {
-        match &mut self.kept {
-            Some(kept) if seen > 0 => kept.forget_last(self.appended.saturating_sub(seen)),
-            _ => self.kept = None,
+        match &mut self.rows {
+            Some(rows) if seen > 0 => rows.forget_last(self.appended.saturating_sub(seen)),
+            _ => self.rows = None,
         }
         self.appended = self.appended.min(seen);
     }
 
     /// Replaces the batch by copies of the given sequences.
     pub fn take_sequences(&mut self, sequences: &[usize]) -> Result<()> {
-        match &mut self.kept {
+        match &mut self.rows {
             Some(rows) => rows.keep_sequences(sequences),
             None => Ok(()),
         }

@@ -76,28 +76,28 @@ impl LatentProjections {
         let query = rows(query.columns(0..plain))?.joined(&rows(turning)?)?;
 
         let all = self.latent.apply(x, None, train)?;
-        let kept = self.latent_norm.apply(&all.columns(0..latent.rank))?;
+        let latents = self.latent_norm.apply(&all.columns(0..latent.rank))?;
         let shared = all.columns(latent.rank..latent.kept_width()).widened()?;
         let shared = shared.reshape(vec![batch, seq, 1, latent.rotary_dim])?;
         let shared = rotated(config, shared, pass)?.to_dtype(x.dtype())?;
         let by_position = |of: Value| of.reshape(vec![batch, seq, of.width()]);
         let query = query.reshape(vec![batch, seq, config.query_width()])?;
-        Ok((query, [by_position(kept)?, by_position(shared)?]))
+        Ok((query, [by_position(latents)?, by_position(shared)?]))
     }
 
     /// Returns the keys and values of all heads, given latents and shared keys `[batch, keys, ..]`.
     pub(super) fn expanded(
         &self,
         config: &AttentionConfig,
-        [kept, shared]: [Value; 2],
+        [latents, shared]: [Value; 2],
         train: bool,
     ) -> Result<[Value; 2]> {
         let latent = of(config)?;
-        let &[batch, keys, _] = kept.dims() else {
-            bail!("latents {:?}, expected [batch, keys, rank]", kept.dims())
+        let &[batch, keys, _] = latents.dims() else {
+            bail!("latents {:?}, expected [batch, keys, rank]", latents.dims())
         };
         let plain = config.head_dim - latent.rotary_dim;
-        let both = self.key_value.apply(&kept, None, train)?.widened()?;
+        let both = self.key_value.apply(&latents, None, train)?.widened()?;
         let head_dims = vec![batch * keys, config.n_heads, plain + latent.value_dim];
         let both = both.reshape(head_dims)?;
         let shared = shared.widened()?;

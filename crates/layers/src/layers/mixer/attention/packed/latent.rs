@@ -102,18 +102,18 @@ impl PackedLatent {
     }
 
     /// Computes the latents followed by the shared keys. The first row is row `first_row` of the pass.
-    fn project_kept(
+    fn project_latents(
         &self,
         cpu: Cpu,
         part: (&Source, usize),
         rotation: &HeadRotation,
-        kept: &mut [f32],
+        latents: &mut [f32],
     ) {
         let (x, first_row) = part;
         let width = self.config.kept_width();
-        self.latent.apply_on(cpu, x, None, kept);
-        let n_threads = threads::threads_for(kept.len(), cpu.threads);
-        threads::for_chunks(n_threads, kept, ROWS * width, |start, rows| {
+        self.latent.apply_on(cpu, x, None, latents);
+        let n_threads = threads::threads_for(latents.len(), cpu.threads);
+        threads::for_chunks(n_threads, latents, ROWS * width, |start, rows| {
             for (i, row) in rows.chunks_exact_mut(width).enumerate() {
                 let (latent, shared) = row.split_at_mut(self.config.rank);
                 self.latent_norm.row_in_place(cpu.isa, latent);
@@ -166,9 +166,9 @@ impl PackedAttention {
         let (q, width) = (self.config.query_width(), latent.config.kept_width());
         let n = rows * (q + width);
         lend(PROJECTED_ROWS, n, |memory: &mut [f32]| {
-            let (query, kept) = memory.split_at_mut(rows * q);
+            let (query, latents) = memory.split_at_mut(rows * q);
             latent.project_queries(cpu, &part.x, query);
-            latent.project_kept(cpu, (&part.x, part.first_row), rotation, kept);
+            latent.project_latents(cpu, (&part.x, part.first_row), rotation, latents);
             let n = rows * self.config.n_heads * width;
             lend(MAPPED_ROWS, n, |mapped: &mut [f32]| {
                 latent.map_queries(
@@ -179,18 +179,18 @@ impl PackedAttention {
                     part.first_row,
                     mapped,
                 );
-                self.attend_kept(mapped, kept, part);
+                self.attend_projected(mapped, latents, part);
             });
         });
     }
 
     /// Attends with projected queries to the latents at their own positions and in the cache.
-    fn attend_kept(&self, mapped: &[f32], kept: &[f32], part: SequencePart) {
+    fn attend_projected(&self, mapped: &[f32], latents: &[f32], part: SequencePart) {
         let (_, width) = self.attended_heads();
         let (cpu, batch) = (part.output.cpu, part.rows.batch());
         let query = part.requested(mapped, self.config.n_heads * width);
-        let attend = |keys, kept: &[f32]| {
-            let (key, value) = (heads(kept, width), heads(kept, width));
+        let attend = |keys, latents: &[f32]| {
+            let (key, value) = (heads(latents, width), heads(latents, width));
             let attended = MixInput {
                 queries: part.queries,
                 query,
@@ -201,10 +201,10 @@ impl PackedAttention {
             self.mix(&attended, part.output);
         };
         let Some(cache) = part.cache else {
-            return attend(part.rows, kept);
+            return attend(part.rows, latents);
         };
         let cached = cache.latents(self.panel_shape(batch));
-        cached.append(kept);
+        cached.append(latents);
         lend(CACHED_ROWS, cached.len(), |all: &mut [f32]| {
             cached.copy_to(cpu, all);
             attend(cached.sequences(), all);
