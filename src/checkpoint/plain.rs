@@ -293,7 +293,7 @@ impl PlainFile {
                 let inner = self.feed_forward(activation, dtype, device)?;
                 return Ok(Sublayer::new(inner, SublayerNorm::None));
             }
-            NormPlacement::Sandwich | NormPlacement::PostTwice => {
+            NormPlacement::Sandwich => {
                 let reason = "this placement has two norms, but a plain file contains one";
                 return Err(Error::input("placement", reason));
             }

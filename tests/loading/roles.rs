@@ -63,6 +63,7 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
     };
     let latent = || attention.latent.unwrap();
     let experts = || block.feed_forward.experts.unwrap();
+    let gemma = || block.own.gemma().unwrap();
     match name {
         "1" => 1,
         "d_model" => attention.d_model,
@@ -79,9 +80,9 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         "n_experts" => experts().n_experts,
         "shared_d_ff" => experts().shared.unwrap().d_ff,
         "n_buckets" => config.relative_bias.unwrap().n_buckets,
-        "width" => block.gemma.layer_input.unwrap().width,
-        "laurel_rank" => block.gemma.laurel_rank.unwrap(),
-        "n_streams" => block.gemma.altup.unwrap().n_streams,
+        "width" => gemma().layer_input.unwrap().width,
+        "laurel_rank" => gemma().laurel_rank.unwrap(),
+        "n_streams" => gemma().altup.unwrap().n_streams,
         "n_layers" => config.layers.len(),
         "n_rows" => config.relative_embeddings.unwrap().n_rows,
         other => panic!("{other} in the shape of {role}"),

@@ -6,7 +6,7 @@ use candle_blocks::{
     StackConfig, Topology, Visibility,
     config::{
         AlibiConfig, AlibiRounding, AlibiSlopes, DisentangledConfig, ExpertGroups, GateClamp,
-        LatentConfig, ParallelNorm, PositionTemperature, QueryKeyNorm, QueryKeyNormSpan,
+        LatentConfig, OwnConfig, ParallelNorm, PositionTemperature, QueryKeyNorm, QueryKeyNormSpan,
         RelativeBiasConfig, RelativeEmbeddingsConfig, RotaryScaling, RoutingConfig,
         SharedExpertConfig, TemperatureBy,
     },
@@ -100,7 +100,23 @@ fn factors_that_give_nan_are_refused() {
         &["eps is NaN"],
     );
     refused(|b| b.feed_forward.sub_norm = norm, &["eps is NaN"]);
-    refused(|b| b.output_norm_eps = Some(-1.0), &["eps is -1"]);
+    let own = OwnConfig::MuseGlimmer {
+        output_norm_eps: -1.0,
+    };
+    refused(|b| b.own = own, &["eps is -1"]);
+}
+
+#[test]
+fn a_familys_own_part_in_a_block_without_its_place_is_refused() {
+    let own = OwnConfig::Falcon {
+        parallel_dropout: 0.1,
+    };
+    refused(|b| b.own = own, &["parallel_dropout", "Topology::Parallel"]);
+    let own = OwnConfig::JinaCode;
+    refused(
+        |b| b.own = own,
+        &["JinaCode", "attention_placement", "Post"],
+    );
 }
 
 #[test]

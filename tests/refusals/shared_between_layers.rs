@@ -4,7 +4,7 @@
 use candle_blocks::{
     Activation, ForwardContext, NormConfig, Precision, StackConfig,
     candle_core::Result,
-    config::{LatentConfig, LayerInputConfig},
+    config::{GemmaConfig, LatentConfig, LayerInputConfig, OwnConfig},
 };
 
 use crate::{
@@ -28,7 +28,12 @@ fn with_inputs() -> StackConfig {
     let input = LayerInputConfig::new(OWN, Activation::Gelu);
     let stack = StackConfig::uniform(block(attention().causal()), 2, None);
     stack
-        .with_each(|_, block| block.gemma.layer_input = Some(input))
+        .with_each(|_, block| {
+            block.own = OwnConfig::Gemma(GemmaConfig {
+                layer_input: Some(input),
+                ..GemmaConfig::default()
+            });
+        })
         .with_layer_inputs(Some(NormConfig::rms_norm(OWN, 1e-6)))
 }
 
@@ -128,7 +133,7 @@ fn inputs_of_layers_are_one_for_each_and_as_wide_as_they_read() {
     );
     refused(
         with_inputs(),
-        |c| c.blocks[1].gemma.layer_input = None,
+        |c| c.blocks[1].own = OwnConfig::None,
         &["None", "Some(3)"],
     );
     let layers = stack(&with_inputs());

@@ -1,8 +1,11 @@
 //! Streams of hidden states, what a low rank adds to the attention, and gates that are cut: what does not fit is refused.
 
 use candle_blocks::{
-    Activation, FeedForwardConfig, NormConfig, StackConfig,
-    config::{AltUpConfig, FeedForwardForm, GateClamp, LayerInputConfig, ParallelNorm, Topology},
+    Activation, BlockConfig, FeedForwardConfig, NormConfig, StackConfig,
+    config::{
+        AltUpConfig, FeedForwardForm, GateClamp, GemmaConfig, LayerInputConfig, OwnConfig,
+        ParallelNorm, Topology,
+    },
 };
 
 use crate::{
@@ -17,10 +20,20 @@ fn streams() -> StackConfig {
     let stack = StackConfig::uniform(block(attention().causal()), 2, None);
     stack
         .with_each(|_, block| {
-            block.gemma.layer_input = Some(input);
-            block.gemma.altup = Some(altup);
+            block.own = OwnConfig::Gemma(GemmaConfig {
+                layer_input: Some(input),
+                altup: Some(altup),
+                ..GemmaConfig::default()
+            });
         })
         .with_layer_inputs(Some(NormConfig::rms_norm(3, 1e-6)))
+}
+
+fn gemma(block: &mut BlockConfig) -> &mut GemmaConfig {
+    match &mut block.own {
+        OwnConfig::Gemma(gemma) => gemma,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[track_caller]
@@ -34,23 +47,23 @@ fn refused(change: impl FnOnce(&mut StackConfig), words: &[&str]) {
 #[test]
 fn streams_are_the_same_in_all_blocks_which_have_inputs_for_themselves() {
     refused(
-        |c| c.blocks[0].gemma.altup.as_mut().unwrap().active = 2,
+        |c| gemma(&mut c.blocks[0]).altup.as_mut().unwrap().active = 2,
         &["stream 2", "there are 2"],
     );
     refused(
-        |c| c.blocks[0].gemma.altup.as_mut().unwrap().n_streams = 0,
+        |c| gemma(&mut c.blocks[0]).altup.as_mut().unwrap().n_streams = 0,
         &["the number of streams is 0"],
     );
     refused(
-        |c| c.blocks[0].gemma.altup.as_mut().unwrap().n_streams = 1,
+        |c| gemma(&mut c.blocks[0]).altup.as_mut().unwrap().n_streams = 1,
         &["one stream", "at least 2"],
     );
     refused(
-        |c| c.blocks[1].gemma.altup = None,
+        |c| gemma(&mut c.blocks[1]).altup = None,
         &["None", "the same in all"],
     );
     refused(
-        |c| c.blocks[0].gemma.output_scale = true,
+        |c| gemma(&mut c.blocks[0]).output_scale = true,
         &["output_scale", "altup"],
     );
     refused(
@@ -58,7 +71,7 @@ fn streams_are_the_same_in_all_blocks_which_have_inputs_for_themselves() {
             c.layer_inputs = None;
             c.blocks
                 .iter_mut()
-                .for_each(|block| block.gemma.layer_input = None);
+                .for_each(|block| gemma(block).layer_input = None);
         },
         &["requires layer_input", "altup"],
     );
@@ -67,12 +80,12 @@ fn streams_are_the_same_in_all_blocks_which_have_inputs_for_themselves() {
 #[test]
 fn a_low_rank_is_beside_the_attention_of_a_sequential_block() {
     refused(
-        |c| c.blocks[0].gemma.laurel_rank = Some(0),
+        |c| gemma(&mut c.blocks[0]).laurel_rank = Some(0),
         &["laurel_rank is 0"],
     );
     refused(
         |c| {
-            c.blocks[0].gemma.laurel_rank = Some(2);
+            gemma(&mut c.blocks[0]).laurel_rank = Some(2);
             c.blocks[0].topology = Topology::Parallel(ParallelNorm::Shared);
         },
         &["laurel_rank", "Topology::Sequential"],

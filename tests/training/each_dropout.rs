@@ -5,7 +5,7 @@ use candle_blocks::{
     Position, Precision, Stack, StackConfig, SublayerNorm, Topology, TransformerBlock,
     candle_core::{Module, ModuleT, Tensor},
     checkpoint::Parameters,
-    config::ParallelNorm,
+    config::{OwnConfig, ParallelNorm},
     train::{Gradients, Lora, LoraConfig, backward_recomputing},
 };
 
@@ -90,7 +90,9 @@ fn each_place_drops_alone() {
             c.blocks[1].residual.feed_forward_dropout = P;
         }),
         ("branches", kinds::falcon, |c| {
-            c.blocks[0].residual.parallel_dropout = P
+            c.blocks[0].own = OwnConfig::Falcon {
+                parallel_dropout: P,
+            }
         }),
         ("paths", small::encoder, |c| {
             c.blocks[0].residual.drop_path = P
@@ -164,7 +166,9 @@ fn an_adapter_is_packed_with_its_layer() {
 fn a_parallel_block_drops_the_sum_of_its_branches() {
     let mut config = block(AttentionConfig::new(WIDTH, 2).unwrap());
     config.topology = Topology::Parallel(ParallelNorm::Shared);
-    config.residual.parallel_dropout = P;
+    config.own = OwnConfig::Falcon {
+        parallel_dropout: P,
+    };
     let mut parallel = made(|vb| TransformerBlock::new(&config, vb));
     parallel.set_dropout_source(&DropoutSource::numpy(5));
     let SublayerNorm::Pre(norm) = parallel.mixer().norm() else {

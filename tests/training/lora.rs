@@ -95,7 +95,11 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
         if config.layer_inputs.is_some() {
             targets.push("layer_input*");
         }
-        if config.blocks[0].gemma.altup.is_some() {
+        if config.blocks[0]
+            .own
+            .gemma()
+            .is_some_and(|gemma| gemma.altup.is_some())
+        {
             targets.extend(["laurel*", "altup*"]);
         }
         let lora = Lora::attach(&mut stack, LoraConfig::new(3, 6.0, &targets), 1).unwrap();

@@ -2,9 +2,10 @@
 
 use candle_blocks::{
     AttentionMask, Checkpoint, CheckpointOptions, DropoutSource, ForwardContext, Parameters,
-    Position, Stack, StackConfig,
+    Position, Stack, StackConfig, Topology,
     candle_core::{DType, Tensor, Var},
     checkpoint::scheme::StackPart,
+    config::OwnConfig,
     train::{Gradients, Recomputed, backward_recomputing},
 };
 
@@ -99,7 +100,11 @@ fn with_dropout(config: &StackConfig) -> StackConfig {
         if let Position::Disentangled(of) = &mut block.attention_mut().unwrap().position {
             of.dropout = 0.1;
         }
-        block.residual.parallel_dropout = 0.1;
+        if block.topology != Topology::Sequential {
+            block.own = OwnConfig::Falcon {
+                parallel_dropout: 0.1,
+            };
+        }
     }
     // A layer whose keys others attend to is never skipped.
     let layer_drop = if shares_keys(&config) { 0.0 } else { 0.2 };

@@ -54,7 +54,9 @@ pub use mixer::{
 };
 pub use model::{HeadConfig, HeadTask, ModelConfig, TwoStackKind};
 pub use norm::{NormConfig, NormKind, NormWeight};
-pub use own::{AltUpConfig, GemmaConfig, LayerInputConfig, LayerInputTable, XieluConfig};
+pub use own::{
+    AltUpConfig, GemmaConfig, LayerInputConfig, LayerInputTable, OwnConfig, XieluConfig,
+};
 pub use patches::{PatchEmbeddingsConfig, PixelOrder, Resizing};
 pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RotaryConfig, RotaryPairing, RotaryScaling,

@@ -94,7 +94,12 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
             block.residual.attention_dropout = attention_dropout;
             block.residual.feed_forward_dropout = hidden_dropout;
         }
-        _ => block.residual.parallel_dropout = hidden_dropout,
+        _ if hidden_dropout != 0.0 => {
+            block.own = OwnConfig::Falcon {
+                parallel_dropout: hidden_dropout,
+            };
+        }
+        _ => {}
     }
     let n_blocks = json.n_blocks(&["num_hidden_layers", "n_layer"])?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))

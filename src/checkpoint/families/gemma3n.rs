@@ -56,12 +56,15 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     usual.attention_mut()?.value_norm = Some(usual.norm.eps);
     usual.attention_mut()?.query_key_norm =
         Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
-    usual.gemma.laurel_rank = Some(json.size_or(&["laurel_rank"], 64)?);
-    usual.gemma.altup = Some(AltUpConfig {
-        n_streams: json.size_or(&["altup_num_inputs"], 4)?,
-        active: json.size_or(&["altup_active_idx"], 0)?,
-    });
-    let input_norm = layer_inputs(json, &mut usual)?;
+    let own = GemmaConfig {
+        laurel_rank: Some(json.size_or(&["laurel_rank"], 64)?),
+        altup: Some(AltUpConfig {
+            n_streams: json.size_or(&["altup_num_inputs"], 4)?,
+            active: json.size_or(&["altup_active_idx"], 0)?,
+        }),
+        ..GemmaConfig::default()
+    };
+    let input_norm = layer_inputs(json, &mut usual, own)?;
     let head_dim = usual.attention()?.head_dim;
     let kind = "sliding_attention";
     let local = json.rotary_of_type(kind, "rope_local_base_freq", head_dim, 10_000.0)?;

@@ -49,8 +49,11 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     usual.attention_mut()?.value_norm = Some(usual.norm.eps);
     usual.attention_mut()?.query_key_norm =
         Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
-    usual.gemma.output_scale = true;
-    let input_norm = layer_inputs(json, &mut usual)?;
+    let own = GemmaConfig {
+        output_scale: true,
+        ..GemmaConfig::default()
+    };
+    let input_norm = layer_inputs(json, &mut usual, own)?;
     let mut stack = uniform(json, usual)?.with_layer_inputs(input_norm);
     let last = stack.blocks.len() - 1;
     let is_sliding = json.sliding_layers(last + 1, |i| !(i + 1).is_multiple_of(6))?;

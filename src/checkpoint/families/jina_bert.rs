@@ -17,13 +17,9 @@ pub(super) fn family() -> Family {
         .block_rules([
             Rule::norm("attention.query_norm", &["attention.self.layer_norm_q"]),
             Rule::norm("attention.key_norm", &["attention.self.layer_norm_k"]),
-            Rule::norm("attention_output_norm", &["attention.output.LayerNorm"]),
+            Rule::norm("second_attention_norm", &["layer_norm_1"]),
         ])
         .replace_block_rules([
-            Rule::norm(
-                "attention_norm",
-                &["layer_norm_1", "attention.output.LayerNorm"],
-            ),
             Rule::linear(
                 "feed_forward.down",
                 &["output.dense", "mlp.wo", "mlp.down_layer"],
@@ -52,17 +48,13 @@ pub(super) fn family() -> Family {
                     "*.mlp.gated_layers.*",
                     "*.mlp.wo.*",
                     "*.mlp.layernorm.*",
-                    OF_BERT,
                     "*predictions.bias",
                 ],
-                (None, _, true) => &[OF_BERT, "*predictions.bias"],
-                (None, _, false) => &[OF_BERT],
+                (None, _, true) => &["*predictions.bias"],
+                (None, _, false) => &[],
             })
         })
 }
-
-/// The norm after the attention, in all but the code for embeddings of code.
-const OF_BERT: &str = "*.attention.output.LayerNorm.*";
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = bert::block(json)?;
@@ -76,7 +68,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         block.residual.feed_forward_dropout = 0.0;
     }
     if is_of_code(json)? {
-        block.attention_placement = NormPlacement::PostTwice;
+        block.own = OwnConfig::JinaCode;
         let norm = QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole);
         block.attention_mut()?.query_key_norm = Some(norm);
     }

@@ -36,15 +36,17 @@ pub(super) fn with_layer_inputs(table: Family) -> Family {
         .outside(&["*embed_tokens_per_layer.*"])
 }
 
-/// Adds the per-layer input to a block, if the model has one, and returns the norm for the stack's inputs.
+/// Gives a block these parts with the per-layer input, if the model has one, and returns the norm for the stack's inputs.
 pub(super) fn layer_inputs(
     json: &ConfigJson,
     block: &mut BlockConfig,
+    gemma: GemmaConfig,
 ) -> Result<Option<NormConfig>> {
     let width = json.size_or(&["hidden_size_per_layer_input"], 256)?;
-    block.gemma.layer_input = (width > 0).then_some(LayerInputConfig {
-        width,
-        activation: block.feed_forward.activation,
+    let input = LayerInputConfig::new(width, block.feed_forward.activation);
+    block.own = OwnConfig::Gemma(GemmaConfig {
+        layer_input: (width > 0).then_some(input),
+        ..gemma
     });
     Ok((width > 0).then_some(NormConfig {
         d_model: width,

@@ -39,7 +39,9 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = sandwich_block(block(&json.without("hidden_act"), bias(json)?)?);
     let final_norm = block.norm;
     block.norm = block.norm.with_weight(NormWeight::OnePlus);
-    block.output_norm_eps = Some(json.number(&["post_norm_eps"], 1e-8)?);
+    block.own = OwnConfig::MuseGlimmer {
+        output_norm_eps: json.number(&["post_norm_eps"], 1e-8)?,
+    };
     let attention = block.attention_mut()?;
     attention.scale *= json.number(&["qk_scale_factor"], 3.87)?;
     let norm = final_norm.with_weight(NormWeight::Absent);

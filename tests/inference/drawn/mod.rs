@@ -11,11 +11,11 @@ use candle_blocks::{
     candle_nn::VarBuilder,
     config::{
         AlibiConfig, AlibiRounding, AlibiSlopes, AltUpConfig, AttentionBias, DisentangledConfig,
-        ExpertGroups, ExpertWeighting, GateClamp, LatentConfig, LayerInputConfig, NormWeight,
-        ParallelNorm, PositionProjections, PositionTemperature, QueryKeyNorm, QueryKeyNormSpan,
-        RelativeBiasConfig, RelativeBiasSpan, RelativeEmbeddingsConfig, ResidualConfig,
-        ResidualSource, RotaryScaling, RoutingConfig, RoutingScores, RoutingWeights,
-        SharedExpertConfig, TemperatureBy, XieluConfig,
+        ExpertGroups, ExpertWeighting, GateClamp, GemmaConfig, LatentConfig, LayerInputConfig,
+        NormWeight, OwnConfig, ParallelNorm, PositionProjections, PositionTemperature,
+        QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RelativeBiasSpan,
+        RelativeEmbeddingsConfig, ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig,
+        RoutingScores, RoutingWeights, SharedExpertConfig, TemperatureBy, XieluConfig,
     },
 };
 
@@ -411,7 +411,8 @@ impl Draws {
                 experts.routing.groups = None;
             }
         }
-        for block in &mut stack.blocks {
+        let mut gemma = vec![GemmaConfig::default(); stack.blocks.len()];
+        for (block, gemma) in stack.blocks.iter_mut().zip(&mut gemma) {
             let attention = block.attention_mut().unwrap();
             let is_disentangled = matches!(attention.position, Position::Disentangled(_));
             if attention.latent.is_none() && !is_disentangled {
@@ -428,13 +429,13 @@ impl Draws {
                     factor: self.of(&[1.0, 2.0]),
                 };
             }
-            block.gemma.output_scale = self.one_in(5);
+            gemma.output_scale = self.one_in(5);
         }
         if self.one_in(4) {
             let norm = self.norm(5);
             stack.layer_inputs = Some(norm);
-            for block in &mut stack.blocks {
-                block.gemma.layer_input = Some(LayerInputConfig::new(
+            for gemma in &mut gemma {
+                gemma.layer_input = Some(LayerInputConfig::new(
                     norm.d_model,
                     self.of(&Activation::all()),
                 ));
@@ -442,15 +443,18 @@ impl Draws {
             if self.one_in(2) {
                 let n_streams = 2 + self.below(2);
                 let active = self.below(n_streams);
-                for block in &mut stack.blocks {
-                    block.gemma.altup = Some(AltUpConfig::new(n_streams, active));
-                    block.gemma.output_scale = false;
+                for gemma in &mut gemma {
+                    gemma.altup = Some(AltUpConfig::new(n_streams, active));
+                    gemma.output_scale = false;
                 }
             }
         }
-        for block in &mut stack.blocks {
+        for (block, gemma) in stack.blocks.iter_mut().zip(&mut gemma) {
             if block.topology == Topology::Sequential && self.one_in(5) {
-                block.gemma.laurel_rank = Some(1 + self.below(3));
+                gemma.laurel_rank = Some(1 + self.below(3));
+            }
+            if *gemma != GemmaConfig::default() {
+                block.own = OwnConfig::Gemma(*gemma);
             }
             let network = &mut block.feed_forward;
             if network.form == FeedForwardForm::Gated && network.clamp.is_none() && self.one_in(4) {
@@ -473,13 +477,11 @@ impl Draws {
             if let Some(experts) = &mut block.feed_forward.experts {
                 experts.output_bias = self.one_in(3);
             }
-            for placement in [
-                &mut block.attention_placement,
-                &mut block.feed_forward_placement,
-            ] {
-                if *placement == NormPlacement::Post && self.one_in(3) {
-                    *placement = NormPlacement::PostTwice;
-                }
+            // A draw for each, so that later ones are as they were.
+            let placements = [block.attention_placement, block.feed_forward_placement];
+            let is_twice = placements.map(|of| of == NormPlacement::Post && self.one_in(3));
+            if is_twice[0] && block.own == OwnConfig::None {
+                block.own = OwnConfig::JinaCode;
             }
         }
         for block in &mut stack.blocks {
@@ -493,7 +495,11 @@ impl Draws {
             }
         }
         for block in &mut stack.blocks {
-            block.output_norm_eps = self.one_in(4).then_some(0.2);
+            if self.one_in(4) && block.own == OwnConfig::None {
+                block.own = OwnConfig::MuseGlimmer {
+                    output_norm_eps: 0.2,
+                };
+            }
         }
         stack.validate().unwrap();
     }

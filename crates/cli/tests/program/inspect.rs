@@ -156,27 +156,23 @@ fn expected(block: &BlockConfig) -> Expected {
     };
     let has_sum = ff.experts.is_some_and(|experts| experts.output_bias);
     let summed = if has_sum { ff.d_model } else { 0 };
+    let gemma = block.own.gemma().copied().unwrap_or_default();
     Expected {
         counts: [
             attention(block.attention().unwrap())
-                + block
-                    .gemma
+                + gemma
                     .laurel_rank
                     .map_or(0, |rank| 2 * rank * block.d_model()),
             block.cross_attention.as_ref().map_or(0, attention),
             experts + router + shared + summed,
             experts,
             router,
-            block
-                .gemma
+            gemma
                 .layer_input
                 .map_or(0, |input| 2 * input.width * block.d_model()),
-            block
-                .gemma
-                .altup
-                .map_or(0, |AltUpConfig { n_streams: n, .. }| {
-                    n * (1 + n) * n + (1 + n) * block.d_model()
-                }),
+            gemma.altup.map_or(0, |AltUpConfig { n_streams: n, .. }| {
+                n * (1 + n) * n + (1 + n) * block.d_model()
+            }),
         ],
     }
 }
@@ -206,7 +202,8 @@ fn counts_by_role_are_those_of_the_configuration() {
             let n_layers = checkpoint.config().layers.len();
             sums[5] += n_layers * norm.d_model * checkpoint.config().blocks[0].d_model();
         }
-        if let Some(altup) = checkpoint.config().blocks[0].gemma.altup {
+        let gemma = checkpoint.config().blocks[0].own.gemma();
+        if let Some(altup) = gemma.and_then(|gemma| gemma.altup) {
             let d_model = checkpoint.config().blocks[0].d_model();
             sums[6] += 2 * (altup.n_streams - 1) * d_model * d_model;
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, FeedForwardConfig, GemmaConfig, MixerConfig, MixerFacts, NormConfig, Position,
+    AttentionConfig, FeedForwardConfig, MixerConfig, MixerFacts, NormConfig, OwnConfig, Position,
     finite, probability, setters,
 };
 use crate::error::{Error, Result};
@@ -21,8 +21,6 @@ pub enum NormPlacement {
     Sandwich,
     /// `x + norm(inner(x))` (OLMo 2).
     Output,
-    /// `norm(x + output_norm(x + inner(x)))` (Jina's embeddings of code).
-    PostTwice,
     /// `x + inner(x)`, without a norm.
     None,
 }
@@ -53,9 +51,6 @@ pub struct ResidualConfig {
     pub attention_dropout: f64,
     /// The dropout probability for the feed-forward's output.
     pub feed_forward_dropout: f64,
-    /// The dropout probability for the sum of a parallel block's two branches (Falcon).
-    #[serde(default)]
-    pub parallel_dropout: f64,
     /// The probability of dropping a sublayer's whole output for a sample in training (drop path or stochastic
     /// depth, Huang et al. 2016, <https://arxiv.org/abs/1603.09382>).
     #[serde(default)]
@@ -70,7 +65,6 @@ impl Default for ResidualConfig {
             layer_scale: false,
             attention_dropout: 0.0,
             feed_forward_dropout: 0.0,
-            parallel_dropout: 0.0,
             drop_path: 0.0,
         }
     }
@@ -113,9 +107,6 @@ pub struct BlockConfig {
     pub feed_forward: FeedForwardConfig,
     /// The norm for every sublayer.
     pub norm: NormConfig,
-    /// The `eps` for the norms called `output_norm` (the second in a sandwich); by default that of [`Self::norm`].
-    #[serde(default)]
-    pub output_norm_eps: Option<f64>,
     /// The position of the norm in attention sublayers.
     pub attention_placement: NormPlacement,
     /// The position of the norm in the feed-forward sublayer.
@@ -124,9 +115,9 @@ pub struct BlockConfig {
     pub topology: Topology,
     /// The residual connections.
     pub residual: ResidualConfig,
-    /// The parts of Gemma 3n and Gemma 4 blocks.
+    /// The parts that only one family's blocks have.
     #[serde(flatten)]
-    pub gemma: GemmaConfig,
+    pub own: OwnConfig,
 }
 
 impl BlockConfig {
@@ -142,12 +133,11 @@ impl BlockConfig {
             cross_attention: None,
             feed_forward,
             norm,
-            output_norm_eps: None,
             attention_placement: placement,
             feed_forward_placement: placement,
             topology: Topology::Sequential,
             residual: ResidualConfig::default(),
-            gemma: GemmaConfig::default(),
+            own: OwnConfig::None,
         }
     }
 
@@ -158,15 +148,18 @@ impl BlockConfig {
         with_topology(topology: Topology) => topology = topology;
         /// Sets the residual connections.
         with_residual(residual: ResidualConfig) => residual = residual;
-        /// Sets the `eps` for the norms of outputs, or makes it that of the other norms.
-        with_output_norm_eps(eps: Option<f64>) => output_norm_eps = eps;
+        /// Sets the parts that only one family's blocks have.
+        with_own(own: OwnConfig) => own = own;
     }
 
     /// Returns the norm for sublayers' outputs.
     pub(crate) fn output_norm(&self) -> NormConfig {
-        NormConfig {
-            eps: self.output_norm_eps.unwrap_or(self.norm.eps),
-            ..self.norm
+        match self.own {
+            OwnConfig::MuseGlimmer { output_norm_eps } => NormConfig {
+                eps: output_norm_eps,
+                ..self.norm
+            },
+            _ => self.norm,
         }
     }
 
@@ -211,14 +204,12 @@ impl BlockConfig {
         self.mixer.validate()?;
         self.feed_forward.validate()?;
         self.norm.validate()?;
-        self.output_norm().validate()?;
         finite("the residual multiplier", self.residual.multiplier)?;
         probability("residual dropout", self.residual.attention_dropout)?;
         probability("residual dropout", self.residual.feed_forward_dropout)?;
-        probability("parallel dropout", self.residual.parallel_dropout)?;
         probability("drop path", self.residual.drop_path)?;
         let mut widths = vec![self.d_model(), self.feed_forward.d_model, self.norm.d_model];
-        self.gemma.validate(self.topology)?;
+        self.own.validate(self)?;
         if let Some(cross) = &self.cross_attention {
             cross.validate()?;
             if cross.shared_keys.is_some() || cross.values_are_keys {

@@ -5,12 +5,11 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
-    Attention, BlockFeedForward, Dropout, DropoutSource, ForwardContext, Mixer, ParameterSource,
-    Sublayer,
+    Attention, BlockFeedForward, ForwardContext, Mixer, ParameterSource, Sublayer,
     state::{BlockState, BlockStateMut, EncoderState},
 };
 use crate::layers::{
-    own::gemma::GemmaParts,
+    own::OwnParts,
     pass::{Origin, Pass},
     sublayer::StageRecorder,
     visit::parts,
@@ -28,7 +27,7 @@ pub use stages::BlockStages;
 /// Names in a `VarBuilder`: `attention.{query,key,value,output}`, `attention_norm`,
 /// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`, and `cross_attention…` as `attention…`; `layer_input.{gate,output}`,
 /// `layer_input_output_norm` and `output_scale.weight` `[1]`; `laurel.{down,up,norm}`;
-/// `altup.{router_norm,router,prediction,correction,input_scale}`.
+/// `altup.{router_norm,router,prediction,correction,input_scale}`; `second_attention_norm`.
 ///
 /// ```
 /// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
@@ -58,9 +57,8 @@ pub struct TransformerBlock {
     pub(crate) mixer: Sublayer<Mixer>,
     pub(crate) cross_attention: Option<Sublayer<Attention>>,
     pub(crate) feed_forward: Sublayer<BlockFeedForward>,
-    pub(crate) gemma: Option<Box<GemmaParts>>,
+    pub(crate) own: OwnParts,
     pub(crate) topology: Topology,
-    pub(crate) parallel_dropout: Dropout,
 }
 
 /// The role of a block's mixer, whatever its kind.
@@ -91,14 +89,12 @@ impl TransformerBlock {
             Sublayer::of_block(role, inner, placement, p, config, &vb)
         });
         let cross_attention = cross.transpose()?;
-        let gemma = GemmaParts::new(config, &vb)?;
         Ok(Self {
             mixer,
             cross_attention,
             feed_forward,
-            gemma,
+            own: OwnParts::new(config, &vb)?,
             topology: config.topology,
-            parallel_dropout: Dropout::new(residual.parallel_dropout, DropoutSource::default())?,
         })
     }
 
@@ -188,10 +184,11 @@ impl TransformerBlock {
         let attention = recorder.sublayer()?;
         let cross = self.cross_attention.is_some().then(|| recorder.sublayer());
         let (cross, feed_forward) = (cross.transpose()?, recorder.sublayer()?);
-        let input = self.gemma.as_ref().and_then(|of| of.layer_input.as_ref());
+        let gemma = self.own.gemma();
+        let input = gemma.and_then(|of| of.layer_input.as_ref());
         let input = input.map(|_| recorder.sublayer()).transpose()?;
         let stages = BlockStages::new(attention, cross, feed_forward, input, output.tensor()?);
-        match &self.gemma {
+        match gemma {
             Some(gemma) => gemma.of_streams(stages),
             None => Ok(stages),
         }
@@ -207,7 +204,7 @@ impl TransformerBlock {
     ) -> Result<Value> {
         let branches =
             |x: Value, recorder: &mut StageRecorder| self.apply_branches(x, pass, state, recorder);
-        match &self.gemma {
+        match self.own.gemma() {
             Some(gemma) => gemma.around(x, pass, recorder, branches),
             None => branches(x, recorder),
         }
@@ -231,17 +228,15 @@ impl TransformerBlock {
             let state = state.as_deref_mut().map(|state| &mut *state.mixer);
             inner.apply(x, pass, state, residual)
         };
-        let gemma = self.gemma.as_ref();
-        let gemma = gemma.filter(|gemma| gemma.reads_attention_input());
-        let normal = gemma.map(|_| self.mixer.input(last.as_ref().unwrap_or(&x)));
-        let normal = normal.transpose()?;
-        let mixed = self.mixer.apply(&x, last.as_ref(), train, recorder, mix)?;
+        let input = self.own.reads_attention_input();
+        let input = input.then(|| self.mixer.input(last.as_ref().unwrap_or(&x)));
+        let input = input.transpose()?;
+        let rows = last.as_ref();
+        let mixed = self.mixer.unrecorded(&x, rows, train, recorder, mix)?;
         // The next step reuses this memory.
         drop((x, last));
-        let mut x = mixed;
-        if let (Some(gemma), Some(normal)) = (gemma, normal) {
-            x = gemma.after_attention(&normal, x, train)?;
-        }
+        let input = input.as_ref();
+        let mut x = self.own.after_attention(input, mixed, train, recorder)?;
         if let Some(cross) = &self.cross_attention {
             let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
                 let state = state.map(|state| &mut *state.encoder);
@@ -290,8 +285,8 @@ impl TransformerBlock {
 }
 
 parts!(TransformerBlock:
-    Self { mixer: attention, cross_attention, feed_forward, gemma, parallel_dropout, .. }
-    => [parallel_dropout, gemma] [attention, cross_attention, feed_forward]);
+    Self { mixer: attention, cross_attention, feed_forward, own, .. }
+    => [own] [attention, cross_attention, feed_forward]);
 
 impl ModuleT for TransformerBlock {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

@@ -26,13 +26,6 @@ pub enum SublayerNorm<N = Norm> {
     },
     /// `x + norm(inner(x))` (OLMo 2).
     Output(N),
-    /// `second(x + first(x + inner(x)))` (Jina's embeddings of code).
-    PostTwice {
-        /// The norm of the first sum.
-        first: N,
-        /// The norm of the second sum.
-        second: N,
-    },
     /// `x + inner(x)`, without a norm.
     None,
 }
@@ -42,7 +35,7 @@ impl<N> SublayerNorm<N> {
     pub(crate) fn of_input(&self) -> Option<&N> {
         match self {
             Self::Pre(norm) | Self::Sandwich { input: norm, .. } => Some(norm),
-            Self::Post(_) | Self::Output(_) | Self::PostTwice { .. } | Self::None => None,
+            Self::Post(_) | Self::Output(_) | Self::None => None,
         }
     }
 
@@ -50,23 +43,22 @@ impl<N> SublayerNorm<N> {
     pub(crate) fn of_output(&self) -> Option<&N> {
         match self {
             Self::Sandwich { output: norm, .. } | Self::Output(norm) => Some(norm),
-            Self::Pre(_) | Self::Post(_) | Self::PostTwice { .. } | Self::None => None,
+            Self::Pre(_) | Self::Post(_) | Self::None => None,
         }
     }
 
-    /// Returns the norms after the residual additions.
-    pub(crate) fn of_sums(&self) -> [Option<&N>; 2] {
+    /// Returns the norm after the residual addition.
+    pub(crate) fn of_sum(&self) -> Option<&N> {
         match self {
-            Self::Post(norm) => [Some(norm), None],
-            Self::PostTwice { first, second } => [Some(first), Some(second)],
-            _ => [None; 2],
+            Self::Post(norm) => Some(norm),
+            _ => None,
         }
     }
 
     /// Returns the norms in the order in which they are applied.
     pub(crate) fn all(&self) -> impl Iterator<Item = &N> {
-        let norms = [self.of_input(), self.of_output()];
-        norms.into_iter().chain(self.of_sums()).flatten()
+        let norms = [self.of_input(), self.of_output(), self.of_sum()];
+        norms.into_iter().flatten()
     }
 
     /// Returns the same placement with each norm replaced by `map(norm)`.
@@ -82,17 +74,13 @@ impl<N> SublayerNorm<N> {
                 output: map(output)?,
             },
             Self::Output(norm) => SublayerNorm::Output(map(norm)?),
-            Self::PostTwice { first, second } => SublayerNorm::PostTwice {
-                first: map(first)?,
-                second: map(second)?,
-            },
             Self::None => SublayerNorm::None,
         })
     }
 }
 
 impl SublayerNorm {
-    /// Creates the norm from `<role>_norm` in `vb`. A sandwich and two norms of sums also need `<role>_output_norm`.
+    /// Creates the norm from `<role>_norm` in `vb`. A sandwich also needs `<role>_output_norm`.
     pub fn new<'p>(
         placement: NormPlacement,
         config: &NormConfig,
@@ -119,10 +107,6 @@ impl SublayerNorm {
                 output: output()?,
             },
             NormPlacement::Output => Self::Output(output()?),
-            NormPlacement::PostTwice => Self::PostTwice {
-                first: output()?,
-                second: main()?,
-            },
             NormPlacement::None => Self::None,
         })
     }
@@ -298,6 +282,19 @@ impl<L> Sublayer<L> {
         recorder: &mut StageRecorder,
         inner: impl FnOnce(&L, &Value, Option<&Value>) -> Result<Value>,
     ) -> Result<Value> {
+        let output = self.unrecorded(x, last, train, recorder, inner)?;
+        recorder.record(output)
+    }
+
+    /// Computes the output like [`Self::apply`], for a caller that records it.
+    pub(super) fn unrecorded(
+        &self,
+        x: &Value,
+        last: Option<&Value>,
+        train: bool,
+        recorder: &mut StageRecorder,
+        inner: impl FnOnce(&L, &Value, Option<&Value>) -> Result<Value>,
+    ) -> Result<Value> {
         let input = recorder.record(self.input(x)?)?;
         let residual = match (self.source, last) {
             (ResidualSource::Input, last) => last.unwrap_or(x),
@@ -305,15 +302,10 @@ impl<L> Sublayer<L> {
             (ResidualSource::Normalized, Some(last)) => &self.input(last)?,
         };
         let sum = self.added(&input, Some(residual), train, recorder, inner)?;
-        let [first, second] = self.norm.of_sums();
-        let sum = match first {
-            Some(norm) => norm.apply_in_place(sum)?,
-            None => sum,
-        };
-        recorder.record(match second {
-            Some(norm) => norm.apply_in_place(sum.added_to(Some(residual))?)?,
-            None => sum,
-        })
+        match self.norm.of_sum() {
+            Some(norm) => norm.apply_in_place(sum),
+            None => Ok(sum),
+        }
     }
 
     /// Computes the branch like [`Self::apply`], without the residual and the norm after it.

@@ -7,10 +7,9 @@ use crate::config::{BlockConfig, NormConfig, StackConfig, Topology};
 use crate::error::{Error, Result};
 
 /// The parts of a Gemma 3n or Gemma 4 block beside attention and feed-forward. By default there are none.
-/// Set it in [`BlockConfig::gemma`](crate::BlockConfig::gemma).
+/// Set them in [`OwnConfig::Gemma`](crate::config::OwnConfig::Gemma).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-#[non_exhaustive]
 pub struct GemmaConfig {
     /// The per-layer input, used after the feed-forward.
     pub layer_input: Option<LayerInputConfig>,
@@ -55,7 +54,7 @@ impl StackConfig {
     /// # Errors
     /// If blocks have different configurations.
     pub(crate) fn altup(&self) -> Result<Option<AltUpConfig>> {
-        let mut each = self.blocks.iter().map(|block| block.gemma.altup);
+        let mut each = self.blocks.iter().map(|block| block.own.gemma()?.altup);
         let first = each.next().flatten();
         match each.find(|altup| *altup != first) {
             None => Ok(first),
@@ -71,7 +70,7 @@ impl StackConfig {
             .iter()
             .try_for_each(NormConfig::validate)?;
         let width = self.layer_inputs.map(|norm| norm.d_model);
-        let of_block = |block: &BlockConfig| block.gemma.layer_input.map(|input| input.width);
+        let of_block = |block: &BlockConfig| Some(block.own.gemma()?.layer_input?.width);
         match self.blocks.iter().find(|block| of_block(block) != width) {
             None => Ok(()),
             Some(block) => Err(Error::InvalidConfig(format!(

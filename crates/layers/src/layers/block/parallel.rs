@@ -27,15 +27,15 @@ impl TransformerBlock {
         };
         let residual = self.mixer.residual(x, &last_input);
         // If dropout applies to the sum of both branches, the residual is added last.
-        let dropped = self.parallel_dropout.is_on(train);
-        let added_to = (!dropped).then_some(residual);
+        let dropout = self.own.dropout_of_sum(train);
+        let added_to = dropout.is_none().then_some(residual);
         let mix = |inner: &Mixer, x: &Value, residual: Option<&Value>| {
             inner.apply(x, pass, state.map(|state| &mut *state.mixer), residual)
         };
         let attended = self
             .mixer
             .added(&attention_input, added_to, train, recorder, mix)?;
-        let attended = match dropped && recorder.is_on() {
+        let attended = match dropout.is_some() && recorder.is_on() {
             false => recorder.record(attended)?,
             true => {
                 let (route, precision) = (attended.route(), attended.precision());
@@ -55,9 +55,9 @@ impl TransformerBlock {
         let sum = self
             .feed_forward
             .added(&input, Some(&attended), train, recorder, feed)?;
-        recorder.record(match dropped {
-            true => residual.add(&self.parallel_dropout.apply(&sum, train)?)?,
-            false => sum,
+        recorder.record(match dropout {
+            Some(dropout) => residual.add(&dropout.apply(&sum, train)?)?,
+            None => sum,
         })
     }
 }

@@ -87,22 +87,20 @@ impl TransformerBlock {
             let packing = packing.at("cross_attention");
             cross.packed_around(cross.inner().packed_cross(&packing)?)
         });
-        let gemma = self.gemma.as_deref();
-        let gemma = gemma.map(|gemma| gemma.packed(packing).map(Box::new));
         let network = self.feed_forward.inner();
         let network = network.packed(&packing.at("feed_forward"))?;
         Ok(Self {
             mixer: self.mixer.packed_around(mixer)?,
             cross_attention: cross.transpose()?,
             feed_forward: self.feed_forward.packed_around(network)?,
-            gemma: gemma.transpose()?,
+            own: self.own.packed(packing)?,
             ..self.clone()
         })
     }
 }
 
 impl GemmaParts {
-    fn packed(&self, packing: &Packing) -> Result<Self> {
+    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
         let mut packed = self.clone();
         for (role, linear) in packed.linears_mut() {
             *linear = linear.packed(&packing.at(role))?;

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 use candle_nn::Init;
 
-use crate::config::{BlockConfig, NormPlacement};
+use crate::config::{BlockConfig, GemmaConfig, NormPlacement};
 use crate::layers::{
     BlockStages, ParameterSource, Sublayer, pass::Pass, sublayer::StageRecorder, visit::parts,
 };
@@ -30,40 +30,30 @@ pub(crate) struct GemmaParts {
 }
 
 impl GemmaParts {
-    /// Creates the configured parts from `vb`, or `None` for a block without any.
-    pub fn new(config: &BlockConfig, vb: &ParameterSource) -> Result<Option<Box<Self>>> {
-        let input = config.gemma.layer_input.as_ref().map(|input| {
+    /// Creates the configured parts of a block from `vb`.
+    pub fn new(own: &GemmaConfig, config: &BlockConfig, vb: &ParameterSource) -> Result<Self> {
+        let input = own.layer_input.as_ref().map(|input| {
             let inner = GatedInput::new(input, config.d_model(), vb.pp("layer_input"))?;
             let placement = NormPlacement::Output;
             Sublayer::of_block("layer_input", inner, placement, 0.0, config, vb)
         });
         let layer_input = input.transpose()?;
-        let output_scale = config.gemma.output_scale.then(|| {
+        let output_scale = own.output_scale.then(|| {
             let vb = vb.pp("output_scale");
             vb.get_with_hints(1, "weight", Init::Const(1.0))
         });
         let output_scale = output_scale.transpose()?;
-        let laurel = config.gemma.laurel_rank;
+        let laurel = own.laurel_rank;
         let laurel = laurel.map(|rank| Laurel::new(rank, &config.norm, &vb.pp("laurel")));
         let laurel = laurel.transpose()?;
-        let altup = config.gemma.altup.as_ref();
+        let altup = own.altup.as_ref();
         let altup = altup.map(|altup| AltUp::new(altup, &config.norm, &vb.pp("altup")));
-        let parts = Self {
+        Ok(Self {
             layer_input,
             output_scale,
             laurel,
             altup: altup.transpose()?,
-        };
-        let is_plain = matches!(
-            parts,
-            Self {
-                layer_input: None,
-                output_scale: None,
-                laurel: None,
-                altup: None,
-            }
-        );
-        Ok((!is_plain).then(|| Box::new(parts)))
+        })
     }
 
     /// Computes the output of a block. `branches` computes its attention and feed-forward.
@@ -119,11 +109,6 @@ impl GemmaParts {
             }
         }
         altup::side_by_side(streams.iter())
-    }
-
-    /// Returns true if [`Self::after_attention`] adds something.
-    pub fn reads_attention_input(&self) -> bool {
-        self.laurel.is_some()
     }
 
     /// Adds the LAuReL residual, computed from the attention's normalized input, to the attention sublayer's output
