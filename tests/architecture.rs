@@ -4,6 +4,8 @@
 mod arrows;
 #[path = "architecture/calls.rs"]
 mod calls;
+#[path = "architecture/facts.rs"]
+mod facts;
 #[path = "architecture/identifiers.rs"]
 mod identifiers;
 #[path = "architecture/kinds.rs"]
