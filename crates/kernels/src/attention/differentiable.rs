@@ -1,8 +1,8 @@
 //! Attention with a backward pass, in f32 or f64: `dropout(softmax(cap(scale · q·kᵀ) + biases))·v` per head.
 //!
-//! Nothing as large as the scores is kept between the passes. The backward pass recomputes the probabilities, as
-//! FlashAttention does (Dao et al. 2022, <https://arxiv.org/abs/2205.14135>). A task is one key/value head in one
-//! sequence, with the query heads that share it. Only a task's own scores are in memory.
+//! The scores are in memory for a tile of queries at a time, with the keys visible to them. Nothing as large as the
+//! scores is kept between the passes. The backward pass recomputes the probabilities, as FlashAttention does (Dao et
+//! al. 2022, <https://arxiv.org/abs/2205.14135>).
 
 use std::ops::Range;
 
@@ -30,11 +30,21 @@ pub struct HeadRows<'a> {
 impl<'a> HeadRows<'a> {
     /// Returns one head in one sequence, `[seq, head_dim]`.
     pub(super) fn head<T: Stored>(&self, sequence: usize, head: usize) -> View<'a, T> {
+        self.positions((sequence, head), 0..self.seq)
+    }
+
+    /// Returns some positions in one sequence and head, `[positions, head_dim]`.
+    pub(super) fn positions<T: Stored>(
+        &self,
+        (sequence, head): (usize, usize),
+        positions: Range<usize>,
+    ) -> View<'a, T> {
         let data = T::of_slice(self.data);
-        let start = sequence * self.seq * self.row_stride + self.offset + head * self.head_dim;
+        let row = sequence * self.seq + positions.start;
+        let start = row * self.row_stride + self.offset + head * self.head_dim;
         View::new(
             data.get(start..).unwrap_or(&[]),
-            (self.seq, self.head_dim),
+            (positions.len(), self.head_dim),
             (self.row_stride, 1),
         )
     }

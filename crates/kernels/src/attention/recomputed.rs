@@ -1,21 +1,76 @@
-//! Differentiable attention for one element type. The backward pass recomputes the probabilities.
+//! Differentiable attention for one element type, a tile of queries at a time. The backward pass recomputes the
+//! probabilities.
 
+mod backward;
+mod key_sums;
 mod sums;
+mod tile;
 
-use std::iter::repeat_n;
-
-use self::sums::{BiasGradient, SharedGradients};
-use super::{AttentionGradients, BiasLayout, Differentiable, Dropped, HeadRows};
-use crate::memory::{Buffer, Recycled};
+use crate::memory::{Recycled, lend, scratch::scratch};
 use crate::products::{Epilogue, Plain, View, multiply_views};
-use crate::rows::softmax::{VisibleElements, backward_here, forward_here};
 use crate::threads::{Shared, parallel};
 use crate::vectors::{Slice, SliceMut, Stored};
 use crate::{cpu::Cpu, rows::activation::ActivationFunction};
 
+use self::tile::Tile;
+use super::{
+    AttentionGradients, Bias, BiasLayout, Differentiable, HeadRows, Heads, KeyValue, OperandFormat,
+    Scoring, Sequences, Shape, attend,
+};
+
+scratch! {
+    /// A tile's queries and scores.
+    TILE
+}
+
 impl<'a> Differentiable<'a> {
-    fn operands(&self) -> [HeadRows<'a>; 3] {
-        [self.query, self.key, self.value]
+    /// Writes the result as packed layers compute it.
+    fn attend(&self, cpu: Cpu, y: &mut [f32]) {
+        if self.key.seq == 0 {
+            return y.fill(0.0);
+        }
+        let heads = |of: HeadRows<'a>| Heads {
+            data: f32::of_slice(of.data),
+            row_stride: of.row_stride,
+            offset: of.offset,
+        };
+        let sequences = |of: HeadRows| Sequences::Equal {
+            batch: self.batch,
+            seq: of.seq,
+        };
+        let biases = self.biases.iter().map(|bias| Bias {
+            data: f32::of_slice(bias.data),
+            layout: bias.layout,
+        });
+        let biases: Vec<Bias> = biases.collect();
+        let shape = Shape {
+            queries: sequences(self.query),
+            n_heads: self.query.heads,
+            n_kv_heads: self.key.heads,
+            head_dim: self.query.head_dim,
+        };
+        let scoring = Scoring {
+            scale: self.scale as f32,
+            soft_cap: self.soft_cap.map(|cap| cap as f32),
+            biases: &biases,
+            sinks: self.sinks.map(f32::of_slice),
+            keep: self.keep,
+            reach: self.reach,
+        };
+        let key_value = KeyValue::Projected {
+            keys: sequences(self.key),
+            key: heads(self.key),
+            value: heads(self.value),
+        };
+        attend(
+            cpu,
+            OperandFormat::F32,
+            &shape,
+            &scoring,
+            heads(self.query),
+            key_value,
+            y,
+        );
     }
 
     /// Writes the result, `[batch · queries, n_heads · head_dim of the values]`. A query that sees no key gives
@@ -25,6 +80,9 @@ impl<'a> Differentiable<'a> {
     /// If lengths or types do not match, or the type is a half type.
     pub fn forward(&self, cpu: Cpu, y: SliceMut) {
         match self.query.data {
+            Slice::F32(_) if self.dropped.is_none() && self.key.head_dim == self.value.head_dim => {
+                self.attend(cpu, f32::of_slice_mut(y));
+            }
             Slice::F32(_) => Typed::<f32>::of(self).forward(cpu, f32::of_slice_mut(y)),
             Slice::F64(_) => Typed::<f64>::of(self).forward(cpu, f64::of_slice_mut(y)),
             Slice::F16(_) | Slice::Bf16(_) => {
@@ -84,236 +142,47 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
 
     fn forward(&self, cpu: Cpu, y: &mut [T]) {
         let (batch, query, value) = (self.of.batch, self.of.query, self.of.value);
-        let (group, n_tasks) = (self.group(), batch * value.heads);
         assert_eq!(y.len(), batch * query.seq * query.heads * value.head_dim);
         if y.is_empty() || value.seq == 0 {
             return y.fill(T::ZERO);
         }
+        let n_tiles = self.n_tiles();
         let to = Shared::new(y);
-        parallel::for_tasks(self.threads(cpu), n_tasks, |task| {
-            let (sequence, head) = (task / value.heads, task % value.heads);
-            let queries = self.stacked(query, sequence, head * group, group, self.scale());
-            let (mut p, _) = self.probabilities(cpu, sequence, head, &queries);
-            self.drop(sequence, head, &mut p);
-            let mut mixed = Buffer::new(group * query.seq * value.head_dim);
-            let (p, values) = (rows(&p, value.seq), value.head(sequence, head));
-            multiply(cpu, p, values, &mut mixed);
-            let of = HeadRows {
-                head_dim: value.head_dim,
-                ..query
-            };
-            // SAFETY: no two tasks share a head in a sequence.
-            unsafe { write_heads(&mixed, of, sequence, head * group, &to) };
-        });
-    }
-
-    fn backward(&self, cpu: Cpu, dy: &[T], to: AttentionGradients) {
-        let (batch, [query, key, value]) = (self.of.batch, self.of.operands());
-        let [dq, dk, dv] = [to.query, to.key, to.value].map(T::of_slice_mut);
-        for (gradient, of) in [(&dq, query), (&dk, key), (&dv, value)] {
-            assert_eq!(gradient.len(), batch * of.seq * of.heads * of.head_dim);
-        }
-        if dq.is_empty() || dk.is_empty() || dv.is_empty() {
-            return [dq, dk, dv]
-                .into_iter()
-                .for_each(|gradient| gradient.fill(T::ZERO));
-        }
-        let biases = to.biases.into_iter().zip(&self.biases);
-        let biases: Vec<BiasGradient<T>> = biases
-            .filter_map(|(gradient, &(_, layout))| {
-                let to = Shared::new(T::of_slice_mut(gradient?));
-                Some(BiasGradient { to, layout })
-            })
-            .collect();
-        let dy = HeadRows {
-            data: T::slice(dy),
-            seq: query.seq,
-            heads: query.heads,
-            head_dim: value.head_dim,
-            row_stride: query.heads * value.head_dim,
-            offset: 0,
-        };
-        let sinks = to.sinks.map(|sinks| Shared::new(T::of_slice_mut(sinks)));
-        let to = [dq, dk, dv].map(Shared::new);
-        let sums = SharedGradients { biases, sinks };
-        let at_once = self.at_once(&sums);
-        let in_turn = batch * key.heads / at_once;
-        parallel::for_tasks(self.threads(cpu), at_once, |first| {
-            for turn in 0..in_turn {
-                let task = turn * at_once + first;
-                self.backward_task(cpu, (task / key.heads, task % key.heads), dy, &to, &sums);
-            }
-        });
-    }
-
-    /// Computes one task's gradients. With probabilities `p` and `dp = dy·vᵀ`: `dv = pᵀ·dy`, `ds = p · (dp - Σ
-    /// p·dp)`, `dq = scale · ds·k`, `dk = dsᵀ·(scale · q)`. Dropout, the soft cap and the biases come in between.
-    fn backward_task(
-        &self,
-        cpu: Cpu,
-        (sequence, head): (usize, usize),
-        dy: HeadRows,
-        to: &[Shared<T>; 3],
-        sums: &SharedGradients<T>,
-    ) {
-        let [query, key, value] = self.of.operands();
-        let group = self.group();
-        let queries = self.stacked(query, sequence, head * group, group, self.scale());
-        let dy = self.stacked(dy, sequence, head * group, group, T::of(1.0));
-        let dy = rows(&dy, value.head_dim);
-        let (p, mut sinks) = self.probabilities(cpu, sequence, head, &queries);
-        let mut dv = Buffer::new(value.seq * value.head_dim);
-        match self.of.dropped {
-            None => multiply(cpu, rows(&p, key.seq).transposed(), dy, &mut dv),
-            Some(_) => {
-                let mut dropped = Buffer::copied(&p);
-                self.drop(sequence, head, &mut dropped);
-                multiply(cpu, rows(&dropped, key.seq).transposed(), dy, &mut dv);
-            }
-        }
-        let mut dp = Buffer::new(p.len());
-        let values = value.head(sequence, head);
-        multiply(cpu, dy, values.transposed(), &mut dp);
-        self.drop(sequence, head, &mut dp);
-        let mut ds = Buffer::new(p.len());
-        backward_here(cpu.isa, &p, &dp, &mut ds, key.seq, sinks.as_deref_mut());
-        drop((p, dp));
-        self.add_to(sums, (sequence, head), &ds, sinks.as_deref());
-        if let Some(cap) = self.of.soft_cap {
-            // d tanh = 1 - tanh², from recomputed products.
-            let mut products = Buffer::new(ds.len());
-            let keys = key.head(sequence, head);
-            let queries = rows(&queries, query.head_dim);
-            multiply(cpu, queries, keys.transposed(), &mut products);
-            capped(cpu, cap, &mut products);
-            for (ds, capped) in ds.iter_mut().zip(products.iter()) {
-                let tanh = *capped / T::of(cap);
-                *ds = *ds * (T::of(1.0) - tanh * tanh);
-            }
-        }
-        let ds = rows(&ds, key.seq);
-        let mut dq = Buffer::new(group * query.seq * query.head_dim);
-        multiply(cpu, ds, key.head(sequence, head), &mut dq);
-        dq.iter_mut().for_each(|dq| *dq = *dq * self.scale());
-        let mut dk = Buffer::new(key.seq * key.head_dim);
-        let queries = rows(&queries, query.head_dim);
-        multiply(cpu, ds.transposed(), queries, &mut dk);
-        let [to_query, to_key, to_value] = to;
-        for (gradient, of, first, to) in [
-            (&dq, query, head * group, to_query),
-            (&dk, key, head, to_key),
-            (&dv, value, head, to_value),
-        ] {
-            // SAFETY: no two tasks share a head in a sequence.
-            unsafe { write_heads(gradient, of, sequence, first, to) };
-        }
-    }
-
-    fn scale(&self) -> T {
-        T::of(self.of.scale)
-    }
-
-    /// Returns some heads in a sequence times a factor, stacked: `[n · seq, head_dim]`.
-    fn stacked(
-        &self,
-        heads: HeadRows,
-        sequence: usize,
-        first: usize,
-        n: usize,
-        factor: T,
-    ) -> Vec<T> {
-        let data = T::of_slice(heads.data);
-        let mut all = Vec::with_capacity(n * heads.seq * heads.head_dim);
-        for head in first..first + n {
-            let column = heads.offset + head * heads.head_dim;
-            for position in 0..heads.seq {
-                let start = (sequence * heads.seq + position) * heads.row_stride + column;
-                let row = &data[start..][..heads.head_dim];
-                all.extend(row.iter().map(|&x| x * factor));
-            }
-        }
-        all
-    }
-
-    /// Returns a task's probabilities before dropout, `[group · queries, keys]`, and its sinks' probabilities.
-    fn probabilities(
-        &self,
-        cpu: Cpu,
-        sequence: usize,
-        head: usize,
-        queries: &[T],
-    ) -> (Buffer<T>, Option<Vec<T>>) {
-        let (seq, keys) = (self.of.query.seq, self.of.key.seq);
-        let queries = rows(queries, self.of.query.head_dim);
-        let mut scores = Buffer::new(queries.rows() * keys);
-        let key = self.of.key.head(sequence, head);
-        multiply(cpu, queries, key.transposed(), &mut scores);
-        if let Some(cap) = self.of.soft_cap {
-            capped(cpu, cap, &mut scores);
-        }
-        for &(bias, layout) in &self.biases {
-            for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
-                let start = self.at(layout, sequence, head, row);
-                for (key, score) in scores.iter_mut().enumerate() {
-                    *score += bias[start + key * layout.key_stride()];
+        parallel::for_tasks(self.threads(cpu), batch * value.heads * n_tiles, |task| {
+            // A causal sequence's last queries see the most keys, and take the longest. They come first.
+            let (head, index) = (task / n_tiles, n_tiles - 1 - task % n_tiles);
+            let tile = self.tile((head / value.heads, head % value.heads), index);
+            let n = self.n_rows(&tile) * value.head_dim;
+            lend(TILE, self.memory_for(&tile) + n, |memory| {
+                let mut memory = self.divided(&tile, memory);
+                if tile.keys.is_empty() {
+                    memory.rest[..n].fill(T::ZERO);
+                } else {
+                    self.probabilities(cpu, &tile, &mut memory);
+                    self.drop(&tile, memory.p);
+                    let values = value.positions((tile.sequence, tile.head), tile.keys.clone());
+                    let p = rows(memory.p, tile.keys.len());
+                    multiply(cpu, p, values, &mut memory.rest[..n]);
                 }
-            }
-        }
-        let keep = self.of.keep.map(|keep| &keep[sequence * keys..][..keys]);
-        let group = self.group();
-        let mut sinks = self.of.sinks.map(|sinks| {
-            let group_sinks = &T::of_slice(sinks)[head * group..][..group];
-            let row_sinks = group_sinks.iter().flat_map(|&sink| repeat_n(sink, seq));
-            row_sinks.collect::<Vec<T>>()
+                let width = value.head_dim;
+                // SAFETY: no two tiles share a query in a head.
+                unsafe { self.write_rows(&tile, &memory.rest[..n], width, &to) };
+            });
         });
-        let mut probabilities = Buffer::new(scores.len());
-        let (isa, row_sinks) = (cpu.isa, sinks.as_deref_mut());
-        forward_here(isa, &scores, &mut probabilities, keys, row_sinks, |row| {
-            VisibleElements {
-                range: (self.of.reach)(row % seq),
-                keep,
-            }
-        });
-        (probabilities, sinks)
     }
 
-    /// Returns the index of a bias's element for a task's row at key 0.
-    fn at(&self, layout: BiasLayout, sequence: usize, head: usize, row: usize) -> usize {
-        let seq = self.of.query.seq;
-        let head = head * self.group() + row / seq;
-        layout.index([sequence, head, row % seq, 0])
-    }
-
-    /// Applies dropout to a task's probabilities, or to their gradients.
-    fn drop(&self, sequence: usize, head: usize, numbers: &mut [T]) {
-        let Some(Dropped { keep, divisor }) = self.of.dropped else {
-            return;
-        };
-        let divisor = T::of(divisor);
-        let first = (sequence * self.of.key.heads + head) * numbers.len();
-        for (x, &keep) in numbers.iter_mut().zip(&keep[first..]) {
-            *x = if keep == 0 { T::ZERO } else { *x / divisor };
-        }
-    }
-}
-
-/// Writes heads in one sequence, starting with head `first`, from `[head][position][dimension]` to contiguous rows.
-///
-/// # Safety
-/// No other borrow of these heads in this sequence is in use.
-unsafe fn write_heads<T: Copy>(
-    heads: &[T],
-    of: HeadRows,
-    sequence: usize,
-    first: usize,
-    to: &Shared<T>,
-) {
-    for (i, head) in heads.chunks_exact(of.seq * of.head_dim).enumerate() {
-        for (position, numbers) in head.chunks_exact(of.head_dim).enumerate() {
-            let row = sequence * of.seq + position;
-            let start = (row * of.heads + first + i) * of.head_dim;
+    /// Writes a tile's rows, with `width` columns each.
+    ///
+    /// # Safety
+    /// No other borrow of the tile's queries is in use.
+    unsafe fn write_rows(&self, tile: &Tile, from: &[T], width: usize, to: &Shared<T>) {
+        let query = self.of.query;
+        for (row, from) in from.chunks_exact(width).enumerate() {
+            let (head, position) = self.of_row(tile, row);
+            let line = tile.sequence * query.seq + position;
+            let start = (line * query.heads + head) * width;
             // SAFETY: the caller's promise.
-            unsafe { to.range(start..start + of.head_dim) }.copy_from_slice(numbers);
+            unsafe { to.range(start..start + width) }.copy_from_slice(from);
         }
     }
 }
@@ -324,6 +193,14 @@ fn capped<T: Plain>(cpu: Cpu, cap: f64, numbers: &mut [T]) {
     numbers.iter_mut().for_each(|x| *x = *x / cap);
     ActivationFunction::Tanh.apply(cpu.isa, numbers);
     numbers.iter_mut().for_each(|x| *x = *x * cap);
+}
+
+/// Multiplies gradients by the soft cap's slope, `1 - tanh²`, given the capped products.
+fn capped_slope<T: Plain>(cap: f64, capped: &[T], gradients: &mut [T]) {
+    for (gradient, &capped) in gradients.iter_mut().zip(capped) {
+        let tanh = capped / T::of(cap);
+        *gradient = *gradient * (T::of(1.0) - tanh * tanh);
+    }
 }
 
 /// Returns contiguous rows as a matrix `[data.len() / width, width]`.

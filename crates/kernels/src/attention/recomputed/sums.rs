@@ -1,6 +1,6 @@
 //! Gradients that several tasks add to: biases and sinks.
 
-use super::Typed;
+use super::{Typed, tile::Tile};
 use crate::attention::BiasLayout;
 use crate::memory::Recycled;
 use crate::products::Plain;
@@ -14,6 +14,12 @@ pub(super) struct SharedGradients<'a, T> {
     pub sinks: Option<Shared<'a, T>>,
 }
 
+impl<T> SharedGradients<'_, T> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.biases.is_empty() && self.sinks.is_none()
+    }
+}
+
 /// A bias's gradient. Several tasks add to it, at different places.
 pub(super) struct BiasGradient<'a, T> {
     pub to: Shared<'a, T>,
@@ -24,11 +30,9 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
     /// Returns how many tasks may run concurrently. If sequences share a gradient, the same task adds to it in
     /// sequence order. If heads share one, a single task adds to it.
     pub(super) fn at_once(&self, sums: &SharedGradients<T>) -> usize {
-        let (batch, n_heads) = (self.of.batch, self.of.key.heads);
         let mut biases = sums.biases.iter();
         match biases.all(|bias| self.heads_lie_apart(bias.layout)) {
-            true if sums.biases.is_empty() && sums.sinks.is_none() => batch * n_heads,
-            true => n_heads,
+            true => self.of.key.heads,
             false => 1,
         }
     }
@@ -42,22 +46,22 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         head > per_head && (sequence == 0 || sequence > per_sequence)
     }
 
-    /// Adds a task's gradients for its scores, and for its rows' sinks.
+    /// Adds a tile's gradients for its scores, and for its rows' sinks.
     pub(super) fn add_to(
         &self,
         sums: &SharedGradients<T>,
-        (sequence, head): (usize, usize),
+        tile: &Tile,
         ds: &[T],
         sinks: Option<&[T]>,
     ) {
         for bias in &sums.biases {
-            self.add_bias_gradient(bias, sequence, head, ds);
+            self.add_bias_gradient(bias, tile, ds);
         }
         if let (Some(to), Some(sinks)) = (&sums.sinks, sinks) {
-            let (group, seq) = (self.group(), self.of.query.seq);
+            let group = self.group();
             // SAFETY: concurrent tasks have different heads, as `at_once` ensures.
-            let to = unsafe { to.range(head * group..(head + 1) * group) };
-            for (to, sinks) in to.iter_mut().zip(sinks.chunks_exact(seq)) {
+            let to = unsafe { to.range(tile.head * group..(tile.head + 1) * group) };
+            for (to, sinks) in to.iter_mut().zip(sinks.chunks_exact(tile.queries.len())) {
                 // In the wider type: a head has one row per query.
                 let mut sum = <T as Element>::Wide::ZERO;
                 sinks
@@ -68,10 +72,10 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         }
     }
 
-    fn add_bias_gradient(&self, bias: &BiasGradient<T>, sequence: usize, head: usize, ds: &[T]) {
-        let (keys, stride) = (self.of.key.seq, bias.layout.key_stride());
+    fn add_bias_gradient(&self, bias: &BiasGradient<T>, tile: &Tile, ds: &[T]) {
+        let (keys, stride) = (tile.keys.len(), bias.layout.key_stride());
         for (row, ds) in ds.chunks_exact(keys).enumerate() {
-            let start = self.at(bias.layout, sequence, head, row);
+            let start = self.at(bias.layout, tile, row);
             let end = start + (keys - 1) * stride + 1;
             // SAFETY: concurrent tasks have different heads, and `at_once` allows several tasks only if different
             // heads' elements are disjoint.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::*;
-use crate::attention::{BiasLayout, ScoreBias};
+use crate::attention::{BiasLayout, Dropped, ScoreBias};
 use crate::reference::{self, alone, normal, on};
 
 /// Sizes, and the steps between products and probabilities.
@@ -16,7 +16,8 @@ struct Case {
     heads: [usize; 2],
     /// Dimensions per key head and per value head.
     dims: [usize; 2],
-    causal: bool,
+    /// The keys that a query sees, up to its own: all for `usize::MAX`. `None` for keys on both sides.
+    window: Option<usize>,
     soft_cap: Option<f64>,
     /// A bias's layout, and its element count.
     bias: Option<(BiasLayout, usize)>,
@@ -25,12 +26,14 @@ struct Case {
     dropout: bool,
 }
 
+const CAUSAL: Option<usize> = Some(usize::MAX);
+
 const PLAIN: Case = Case {
     batch: 2,
     seq: [5, 7],
     heads: [4, 2],
     dims: [3, 2],
-    causal: false,
+    window: None,
     soft_cap: None,
     bias: None,
     sinks: false,
@@ -54,7 +57,7 @@ fn cases() -> Vec<Case> {
     vec![
         PLAIN,
         Case {
-            causal: true,
+            window: CAUSAL,
             keep: true,
             ..PLAIN
         },
@@ -65,7 +68,7 @@ fn cases() -> Vec<Case> {
         },
         Case {
             dropout: true,
-            causal: true,
+            window: CAUSAL,
             heads: [3, 3],
             dims: [4, 4],
             ..PLAIN
@@ -76,7 +79,7 @@ fn cases() -> Vec<Case> {
         },
         Case {
             sinks: true,
-            causal: true,
+            window: CAUSAL,
             keep: true,
             dropout: true,
             soft_cap: Some(0.7),
@@ -97,8 +100,26 @@ fn cases() -> Vec<Case> {
             seq: [70, 130],
             heads: [2, 1],
             dims: [33, 17],
-            causal: true,
+            window: CAUSAL,
             dropout: true,
+            ..PLAIN
+        },
+        // Several tiles of queries, and several parts of tiles.
+        Case {
+            seq: [530, 530],
+            dims: [2, 2],
+            window: Some(200),
+            keep: true,
+            ..PLAIN
+        },
+        Case {
+            batch: 1,
+            seq: [300, 310],
+            heads: [4, 1],
+            window: CAUSAL,
+            dropout: true,
+            sinks: true,
+            bias: Some((BiasLayout::by_distance(300, 310), 4 * (300 + 310 - 1))),
             ..PLAIN
         },
     ]
@@ -144,9 +165,12 @@ impl Case {
     }
 
     fn reach(&self, query: usize) -> Range<usize> {
-        match self.causal {
-            true => 0..query + 1 + self.seq[1] - self.seq[0],
-            false => 0..self.seq[1],
+        match self.window {
+            Some(window) => {
+                let end = query + 1 + self.seq[1] - self.seq[0];
+                end.saturating_sub(window)..end
+            }
+            None => 0..self.seq[1],
         }
     }
 

@@ -1,0 +1,217 @@
+//! A tile: some queries in the heads that share a key/value head, with the keys visible to them.
+
+use std::iter::repeat_n;
+use std::ops::Range;
+
+use super::{Typed, capped, multiply, rows};
+use crate::attention::{BiasLayout, Dropped, HeadRows};
+use crate::cpu::Cpu;
+use crate::memory::Recycled;
+use crate::products::Plain;
+use crate::rows::softmax::{VisibleElements, forward_here};
+use crate::vectors::Stored;
+
+/// The rows in a tile, a query in one head each. More if more heads share a key/value head.
+const ROWS: usize = 128;
+
+/// Some queries in the heads that share a key/value head, with the keys visible to them.
+#[derive(Clone, Debug)]
+pub(super) struct Tile {
+    pub sequence: usize,
+    /// The key/value head.
+    pub head: usize,
+    pub queries: Range<usize>,
+    /// The smallest range with all visible keys, extended to where a sum over all keys would start a chunk.
+    pub keys: Range<usize>,
+}
+
+/// A tile's working memory. The contents are unspecified.
+pub(super) struct TileMemory<'a, T> {
+    /// Queries times the scale, `[rows, head_dim]`.
+    pub queries: &'a mut [T],
+    /// Probabilities, `[rows, keys]`.
+    pub p: &'a mut [T],
+    /// More memory for `[rows, keys]`.
+    pub scores: &'a mut [T],
+    pub rest: &'a mut [T],
+}
+
+impl<T: Plain + Recycled + Stored> Typed<'_, T> {
+    fn queries_per_tile(&self) -> usize {
+        (ROWS / self.group()).max(1)
+    }
+
+    /// Returns how many tiles a key/value head has in a sequence.
+    pub(super) fn n_tiles(&self) -> usize {
+        self.of.query.seq.div_ceil(self.queries_per_tile())
+    }
+
+    /// Returns a tile.
+    pub(super) fn tile(&self, (sequence, head): (usize, usize), index: usize) -> Tile {
+        let (of, n) = (self.of, self.queries_per_tile());
+        let queries = index * n..((index + 1) * n).min(of.query.seq);
+        let seen = queries.clone().map(|query| (of.reach)(query));
+        let seen = seen.filter(|seen| !seen.is_empty());
+        let seen = seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
+        let mut keys = seen.unwrap_or(0..0);
+        keys.end = keys.end.min(of.key.seq);
+        if let Some(keep) = self.keep(sequence) {
+            while !keys.is_empty() && keep[keys.start] == 0 {
+                keys.start += 1;
+            }
+            while !keys.is_empty() && keep[keys.end - 1] == 0 {
+                keys.end -= 1;
+            }
+        }
+        keys.start = match keys.is_empty() {
+            true => keys.end,
+            false => keys.start / T::CHUNK * T::CHUNK,
+        };
+        Tile {
+            sequence,
+            head,
+            queries,
+            keys,
+        }
+    }
+
+    /// Returns a sequence's key mask.
+    fn keep(&self, sequence: usize) -> Option<&[u8]> {
+        let keys = self.of.key.seq;
+        Some(&self.of.keep?[sequence * keys..][..keys])
+    }
+
+    /// Returns a tile's row count.
+    pub(super) fn n_rows(&self, tile: &Tile) -> usize {
+        self.group() * tile.queries.len()
+    }
+
+    /// Returns a row's query head and query.
+    pub(super) fn of_row(&self, tile: &Tile, row: usize) -> (usize, usize) {
+        let n = tile.queries.len();
+        (
+            tile.head * self.group() + row / n,
+            tile.queries.start + row % n,
+        )
+    }
+
+    /// Divides `memory`, whose length is at least [`Self::memory_for`].
+    pub(super) fn divided<'m>(&self, tile: &Tile, memory: &'m mut [T]) -> TileMemory<'m, T> {
+        let n = self.n_rows(tile);
+        let (queries, rest) = memory.split_at_mut(n * self.of.query.head_dim);
+        let (p, rest) = rest.split_at_mut(n * tile.keys.len());
+        let (scores, rest) = rest.split_at_mut(n * tile.keys.len());
+        TileMemory {
+            queries,
+            p,
+            scores,
+            rest,
+        }
+    }
+
+    /// Returns how many elements a tile's memory has without [`TileMemory::rest`].
+    pub(super) fn memory_for(&self, tile: &Tile) -> usize {
+        self.n_rows(tile) * (self.of.query.head_dim + 2 * tile.keys.len())
+    }
+
+    /// Writes the tile's rows of some query heads times a factor, `[rows, head_dim]`.
+    pub(super) fn stack(&self, heads: HeadRows, tile: &Tile, factor: T, to: &mut [T]) {
+        let data = T::of_slice(heads.data);
+        for (row, to) in to.chunks_exact_mut(heads.head_dim).enumerate() {
+            let (head, query) = self.of_row(tile, row);
+            let start = (tile.sequence * heads.seq + query) * heads.row_stride + heads.offset;
+            let from = &data[start + head * heads.head_dim..][..heads.head_dim];
+            to.iter_mut()
+                .zip(from)
+                .for_each(|(to, &x)| *to = x * factor);
+        }
+    }
+
+    /// Writes the scaled queries, and the probabilities before dropout. Returns the sinks' probabilities, one per
+    /// row.
+    pub(super) fn probabilities(
+        &self,
+        cpu: Cpu,
+        tile: &Tile,
+        memory: &mut TileMemory<T>,
+    ) -> Option<Vec<T>> {
+        self.stack(self.of.query, tile, T::of(self.of.scale), memory.queries);
+        self.products(cpu, tile, memory.queries, memory.scores);
+        let (n, scores) = (tile.keys.len(), &mut *memory.scores);
+        for &(bias, layout) in &self.biases {
+            for (row, scores) in scores.chunks_exact_mut(n).enumerate() {
+                let bias = &bias[self.at(layout, tile, row)..];
+                match layout.key_stride() {
+                    1 => scores
+                        .iter_mut()
+                        .zip(bias)
+                        .for_each(|(score, &bias)| *score += bias),
+                    stride => {
+                        for (key, score) in scores.iter_mut().enumerate() {
+                            *score += bias[key * stride];
+                        }
+                    }
+                }
+            }
+        }
+        let keep = self
+            .keep(tile.sequence)
+            .map(|keep| &keep[tile.keys.clone()]);
+        let group = self.group();
+        let mut sinks = self.of.sinks.map(|sinks| {
+            let group_sinks = &T::of_slice(sinks)[tile.head * group..][..group];
+            let row_sinks = group_sinks
+                .iter()
+                .flat_map(|&sink| repeat_n(sink, tile.queries.len()));
+            row_sinks.collect::<Vec<T>>()
+        });
+        forward_here(cpu.isa, scores, memory.p, n, sinks.as_deref_mut(), |row| {
+            let seen = (self.of.reach)(self.of_row(tile, row).1);
+            let within = |key: usize| key.clamp(tile.keys.start, tile.keys.end) - tile.keys.start;
+            VisibleElements {
+                range: within(seen.start)..within(seen.end),
+                keep,
+            }
+        });
+        sinks
+    }
+
+    /// Writes the products of queries and keys, capped.
+    pub(super) fn products(&self, cpu: Cpu, tile: &Tile, queries: &[T], to: &mut [T]) {
+        let keys = self
+            .of
+            .key
+            .positions((tile.sequence, tile.head), tile.keys.clone());
+        multiply(
+            cpu,
+            rows(queries, self.of.query.head_dim),
+            keys.transposed(),
+            to,
+        );
+        if let Some(cap) = self.of.soft_cap {
+            capped(cpu, cap, to);
+        }
+    }
+
+    /// Returns the index of a bias's element for a row at the tile's first key.
+    pub(super) fn at(&self, layout: BiasLayout, tile: &Tile, row: usize) -> usize {
+        let (head, query) = self.of_row(tile, row);
+        layout.index([tile.sequence, head, query, tile.keys.start])
+    }
+
+    /// Applies dropout to a tile's probabilities, or to their gradients.
+    pub(super) fn drop(&self, tile: &Tile, numbers: &mut [T]) {
+        let Some(Dropped { keep, divisor }) = self.of.dropped else {
+            return;
+        };
+        let (divisor, query, keys) = (T::of(divisor), self.of.query, self.of.key.seq);
+        for (row, numbers) in numbers.chunks_exact_mut(tile.keys.len()).enumerate() {
+            let (head, position) = self.of_row(tile, row);
+            let row = (tile.sequence * query.heads + head) * query.seq + position;
+            let keep = &keep[row * keys + tile.keys.start..];
+            for (x, &keep) in numbers.iter_mut().zip(keep) {
+                *x = if keep == 0 { T::ZERO } else { *x / divisor };
+            }
+        }
+    }
+}
