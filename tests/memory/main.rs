@@ -16,6 +16,8 @@ mod torch_file;
 mod torch_from_safetensors;
 
 #[cfg(target_os = "linux")]
+mod attention;
+#[cfg(target_os = "linux")]
 mod codes;
 mod counted;
 #[cfg(target_os = "linux")]

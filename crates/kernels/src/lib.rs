@@ -29,24 +29,33 @@
 //! instruction set), `products/dot_tile.rs` (the micro-kernel), `vectors` (one file for each instruction set).
 //! Everything else is a loop over rows or elements.
 #![deny(missing_docs)]
+#![cfg_attr(shuttle, allow(dead_code, unused_imports))] // which the other modules use
 
+#[cfg(not(shuttle))]
 pub mod attention;
+#[cfg(not(shuttle))]
 mod cpu;
+#[cfg(not(shuttle))]
 pub mod memory;
+#[cfg(not(shuttle))]
 pub mod products;
+#[cfg(not(shuttle))]
 pub mod rows;
-pub mod threads;
+pub mod threads; // All that is compiled for its model.
+#[cfg(not(shuttle))]
 mod vectors;
 
+#[cfg(not(shuttle))]
 pub use cpu::Cpu;
+#[cfg(not(shuttle))]
 pub use vectors::{
     isa::{Isa, IsaError, VARIABLE},
     slice::{Slice, SliceMut, Stored},
 };
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod reference;
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod timing;
 
 /// The README's program, compiled and run with the documentation tests.
