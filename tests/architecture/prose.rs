@@ -34,6 +34,17 @@ const MOST_OF: f64 = 3.5;
 /// Pages and modules with fewer words are too short to count "of" in.
 const FEWEST_WORDS: usize = 150;
 
+/// The longest line of prose, in characters: an editor shows it beside another window.
+const LONGEST: usize = 120;
+
+/// Pages that tests write, and one that an example learns by heart.
+const LONG: &[&str] = &[
+    "docs/transformers.md",
+    "weights/conformance.md",
+    "weights/README.md",
+    "benches/README.md",
+];
+
 /// First words that point at a noun instead of naming it.
 const POINTING: &[&str] = &[
     "what", "those", "that", "which", "of", "as", "where", "whose", "whether", "such", "ones",
@@ -249,6 +260,36 @@ fn prose_is_in_plain_words() {
         "only {n_words} words in {n_modules} modules: they are not read"
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn lines_of_pages_fit_in_an_editor() {
+    let (mut wrong, mut n_lines) = (Vec::new(), 0);
+    for path in crate::pages() {
+        if LONG.iter().any(|page| path == package(page)) {
+            continue;
+        }
+        let mut is_code = false;
+        for (n, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {
+            is_code ^= line.trim_start().starts_with("```");
+            n_lines += 1;
+            let is_table = line.trim_start().starts_with('|');
+            let n_chars = line.chars().count();
+            if !is_code && !is_table && n_chars > LONGEST {
+                wrong.push(format!(
+                    "{}:{}: {n_chars} characters",
+                    path.display(),
+                    n + 1
+                ));
+            }
+        }
+    }
+    assert!(n_lines > 1000, "only {n_lines} lines are read");
+    assert!(
+        wrong.is_empty(),
+        "wrap lines at {LONGEST}:\n{}",
+        wrong.join("\n")
+    );
 }
 
 /// The counts find what they look for.
