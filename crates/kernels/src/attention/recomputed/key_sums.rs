@@ -60,7 +60,7 @@ fn add<T: Plain>(sum: &mut [T], first: usize, tile: &Tile, rows: &[T]) {
     sum.for_each(|(sum, &x)| *sum += x);
 }
 
-/// A head's parts, which are added in the order of their numbers, whichever is there first.
+/// A head's parts, which are added in the order of their indices, whichever is there first.
 pub(super) struct InOrder<T: Recycled> {
     next: usize,
     early: BTreeMap<usize, KeyGradients<T>>,
