@@ -71,6 +71,17 @@ impl QuantizedFormat {
     }
 }
 
+/// Returns rows from the weight with the given number; `None` if they cannot be read.
+pub(super) type ReadRows<'r> = dyn FnMut(usize, Range<usize>) -> Option<QuantizedWeightRows> + 'r;
+
+/// Rows that cannot be packed.
+pub(super) struct Refused {
+    /// The weight's number.
+    pub matrix: usize,
+    /// The value or scale that cannot be stored; empty for rows that cannot be read.
+    pub reason: String,
+}
+
 /// Quantized values in memory at a time while a weight is packed, approximately. A larger constant would raise peak
 /// memory, because the allocator may keep freed memory.
 const VALUES_AT_ONCE: usize = 1 << 22;
@@ -148,19 +159,17 @@ impl QuantizedWeightRows {
 }
 
 impl<F: WithKernel + PackQuantized> PackedMatrix<F> {
-    /// Packs one weight `[d_out, d_in]`, or a gated feed-forward's gate and up weights. `read` returns rows from the
-    /// weight with the given number.
+    /// Packs one weight `[d_out, d_in]`, or a gated feed-forward's gate and up weights.
     ///
     /// # Errors
-    /// Errors from `read`. `refuse` converts values or scales that cannot be stored into an error.
-    pub fn from_quantized<E>(
+    /// If rows cannot be read, or have values or scales that cannot be stored.
+    pub(super) fn from_quantized(
         memory: Aligned<u32>,
         cpu: Cpu,
         (scales, halves): (ScaleLayout, Halves),
         [d_out, d_in]: [usize; 2],
-        read: &mut dyn FnMut(usize, Range<usize>) -> Result<QuantizedWeightRows, E>,
-        refuse: impl Fn(usize, String) -> E,
-    ) -> Result<Self, E> {
+        read: &mut ReadRows,
+    ) -> Result<Self, Refused> {
         let kernel = &*F::kernel(cpu.isa);
         let width = kernel.panel();
         let share = halves.columns_per_panel(width);
@@ -173,9 +182,10 @@ impl<F: WithKernel + PackQuantized> PackedMatrix<F> {
             let panels_at = start / share * n_words * width;
             let panels = &mut panels[panels_at..][..rows.len().div_ceil(share) * n_words * width];
             for matrix in 0..width / share {
-                let coded = read(matrix, rows.clone())?;
+                let refused = |reason| Refused { matrix, reason };
+                let coded = read(matrix, rows.clone()).ok_or_else(|| refused(String::new()))?;
                 let checked = coded.check::<F>(scales, d_in, &rows);
-                checked.map_err(|reason| refuse(matrix, reason))?;
+                checked.map_err(refused)?;
                 pack::<F>(
                     &coded,
                     rows.len(),

@@ -15,6 +15,7 @@ use super::{
         group_scales::{E2M1, GroupScales, NON_LINEAR, ScaleLayout},
         quantized::Quantized,
     },
+    pack_quantized::{ReadRows, Refused},
 };
 use crate::memory::{Aligned, LargePages, lend};
 use crate::threads::{Shared, Target};
@@ -152,6 +153,29 @@ impl PackedWeight {
         read: &mut dyn FnMut(usize, Range<usize>) -> Result<QuantizedWeightRows, E>,
         refuse: impl Fn(usize, String) -> E,
     ) -> Result<Self, E> {
+        let mut failed = None;
+        let mut rows = |matrix, rows| match read(matrix, rows) {
+            Ok(rows) => Some(rows),
+            Err(error) => {
+                failed = Some(error);
+                None
+            }
+        };
+        let packed = Self::pack_quantized(cpu, format, (shape, is_gated), pages, &mut rows);
+        packed.map_err(|Refused { matrix, reason }| match failed {
+            Some(error) => error,
+            None => refuse(matrix, reason),
+        })
+    }
+
+    /// Not generic: the crate of the error's type would compile all packing again, and a debug build without optimization.
+    fn pack_quantized(
+        cpu: Cpu,
+        format: QuantizedFormat,
+        (shape, is_gated): ([usize; 2], bool),
+        pages: &LargePages,
+        read: &mut ReadRows,
+    ) -> Result<Self, Refused> {
         let halves = match is_gated {
             true => Halves::GateAndUp,
             false => Halves::One,
@@ -162,7 +186,7 @@ impl PackedWeight {
                 match (format.bits_by_group.0, format.scales) {
                     $(($bits, $scales) $(if $condition)? => {
                         let (memory, layout) = (Aligned::empty_in(pages), (layout, halves));
-                        let of = PackedMatrix::from_quantized(memory, cpu, layout, shape, read, refuse);
+                        let of = PackedMatrix::from_quantized(memory, cpu, layout, shape, read);
                         of.map(AnyMatrix::$storage)
                     })*
                 }
