@@ -8,21 +8,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use self::block_kind::name_of_unread;
 use crate::bytes::positioned::PositionedFile;
 use candle_blocks_base::{Error, Result};
+use candle_blocks_kernels::storage::{BlockKind, name_of_unread};
 
 mod arrays;
-mod block_kind;
-#[doc(hidden)]
-pub mod codes;
-#[doc(hidden)]
-pub mod decode;
-#[doc(hidden)]
-pub mod encode;
-mod grids;
 mod parts;
-mod search;
 mod stops;
 #[doc(hidden)]
 pub mod vocabulary;
@@ -30,8 +21,6 @@ pub mod vocabulary;
 pub mod write;
 
 use arrays::ArrayPlace;
-#[doc(hidden)]
-pub use block_kind::BlockKind;
 pub(crate) use parts::{is_later_part, parts, together};
 
 #[doc(hidden)]

@@ -20,6 +20,7 @@
 //! | [`rows`] | row-wise and elementwise operations: norms, softmax, activations, rotary embeddings, AdamW |
 //! | [`products`] | matrix products in f32, f64, half precision, bfloat16 and int8, with packed weights |
 //! | [`attention`] | `softmax(q·kᵀ)·v` for all heads, and the KV cache |
+//! | `storage` | values as files store them: GGUF's blocks, bit streams, narrow floating-point formats |
 //!
 //! A [`Cpu`] (instruction set and thread count) is passed to every call. All instruction sets are compiled in, and
 //! selected at run time. The functions are not generic, so that a crate that uses this one compiles no kernel.
@@ -41,6 +42,9 @@ pub mod memory;
 pub mod products;
 #[cfg(not(shuttle))]
 pub mod rows;
+#[cfg(not(shuttle))]
+#[doc(hidden)]
+pub mod storage;
 pub mod threads; // All that is compiled for its model.
 #[cfg(not(shuttle))]
 mod vectors;

@@ -14,8 +14,8 @@ use crate::checkpoint::gguf::config::keys::{file_type, of_stack, rotary};
 use crate::checkpoint::scheme::Family;
 use crate::config::{BlockConfig, RotaryConfig, RotaryScaling, StackConfig};
 use crate::error::{Error, Result};
-use candle_blocks_files::gguf::BlockKind;
 use candle_blocks_files::gguf::write::TensorEntry;
+use candle_blocks_kernels::storage::BlockKind;
 
 /// A file's keys, and small tensors that say the rest.
 pub(super) struct Description {

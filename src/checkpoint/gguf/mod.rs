@@ -36,7 +36,8 @@ pub(super) use candle_blocks_files::gguf::is_gguf;
 pub(crate) use candle_blocks_files::gguf::vocabulary::GgufTokenizer;
 #[cfg(feature = "text")]
 pub(crate) use candle_blocks_files::gguf::vocabulary::{SpecialToken, TokenType};
-use candle_blocks_files::gguf::{BlockKind, Gguf, GgufTensor, codes, decode};
+use candle_blocks_files::gguf::{Gguf, GgufTensor};
+use candle_blocks_kernels::storage::{BlockKind, codes, decode, numbers::multiply};
 
 /// Calls a function with an open file's contents.
 fn described<T>(
@@ -317,7 +318,7 @@ impl BlockTensor {
         let mut numbers = Vec::with_capacity(stored.len() / bytes * size);
         decode::decode(self.kind, &stored, &mut numbers);
         if self.factor != 1.0 {
-            numbers.iter_mut().for_each(|number| *number *= self.factor);
+            multiply(&mut numbers, self.factor);
         }
         self.part.check_finite(&numbers)?;
         Ok(numbers)

@@ -10,10 +10,9 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::save::{QuantizedTensor, SquaredError, in_parts};
 use crate::config::StackConfig;
 use crate::error::{Error, Result};
-use candle_blocks_files::gguf::BlockKind;
-use candle_blocks_files::gguf::decode::decode;
-use candle_blocks_files::gguf::encode::encode;
 use candle_blocks_files::gguf::write::{TensorEntry, write};
+use candle_blocks_kernels::storage::BlockKind;
+use candle_blocks_kernels::storage::{decode::decode, encode::encode};
 
 /// A checkpoint to be saved.
 pub(in crate::checkpoint) struct Dense<'c> {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use candle_blocks_files::quantized::numbers::whole;
+use candle_blocks_kernels::storage::numbers::whole;
 
 /// The quantization of a matrix.
 #[derive(Clone, Copy, Debug)]

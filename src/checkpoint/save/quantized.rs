@@ -12,7 +12,7 @@ use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::write::directory;
 use crate::checkpoint::{AsTensor, Checkpoint, plan};
 use crate::error::{Error, Result};
-use candle_blocks_files::gguf::BlockKind;
+use candle_blocks_kernels::storage::BlockKind;
 
 /// The format for the weights in a checkpoint's blocks.
 /// Pass it to [`SaveOptions::save_quantized`](crate::SaveOptions::save_quantized).

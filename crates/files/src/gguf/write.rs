@@ -6,9 +6,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::gguf::{BlockKind, MAGIC};
+use crate::gguf::MAGIC;
 use crate::write::write_whole;
 use candle_blocks_base::{Error, Result};
+use candle_blocks_kernels::storage::BlockKind;
 
 /// Tensors begin at multiples of this many bytes, the default without `general.alignment`.
 const ALIGNMENT: usize = 32;

@@ -6,10 +6,12 @@ use std::ops::Range;
 use safetensors::Dtype;
 
 use super::gptq::WORDS;
-use super::rows::{CodeKind, QuantizedMatrix, QuantizedRows, Zeros, group_size, groups};
+use super::rows::{CodeKind, QuantizedMatrix, group_size, groups};
 use super::{DequantizedMatrix, QuantizedModule};
 use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
+use candle_blocks_kernels::storage::bits::awq_rows;
+use candle_blocks_kernels::storage::{QuantizedRows, Zeros, transposed};
 
 #[derive(Debug)]
 pub(super) struct Awq {
@@ -21,9 +23,6 @@ pub(super) struct Awq {
     scales: StoredTensor,
     group_size: usize,
 }
-
-/// The position of an output's four bits in a word.
-const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 impl Awq {
     pub fn matrix(
@@ -74,43 +73,20 @@ impl QuantizedMatrix for Awq {
 
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows> {
         let (columns, width) = (self.weights.info.shape[0], self.weights.info.shape[1]);
-        let word_columns = rows.start / 8..rows.end.div_ceil(8);
         let (n_groups, n_rows) = (self.scales.info.shape[0], self.scales.info.shape[1]);
-        let code = |words: &[u32], width: usize, line: usize, row: usize| {
-            (words[line * width + row / 8] >> (4 * AWQ_ORDER[row % 8]) & 15) as u8
-        };
+        let word_columns = rows.start / 8..rows.end.div_ceil(8);
         let words: Vec<u32> = files.part_columns(&self.weights, word_columns.clone())?;
-        let weight_code = |(line, row)| {
-            code(
-                &words,
-                word_columns.len(),
-                line,
-                row - 8 * word_columns.start,
-            )
-        };
+        let here = rows.start - 8 * word_columns.start..rows.end - 8 * word_columns.start;
         let zeros: Vec<u32> = files.part(&self.zeros)?;
-        let scales = files.part_in_f32(&self.scales)?;
-        let of_groups = || {
-            rows.clone()
-                .flat_map(|row| (0..n_groups).map(move |group| (group, row)))
-        };
-        let lines = |row| (0..columns).map(move |line| (line, row));
-        let cells = rows.clone().flat_map(lines);
+        let zeros = awq_rows(&zeros, width, rows.clone());
         Ok(QuantizedRows {
-            codes: cells.map(weight_code).collect(),
+            codes: awq_rows(&words, word_columns.len(), here),
             columns,
             values: None,
             group_of: groups(columns, self.group_size),
             n_groups,
-            scales: of_groups()
-                .map(|(group, row)| scales[group * n_rows + row])
-                .collect(),
-            zeros: Zeros::Each(
-                of_groups()
-                    .map(|(group, row)| f32::from(code(&zeros, width, group, row)))
-                    .collect(),
-                0,
-            ),
+            scales: transposed(&files.part_in_f32(&self.scales)?, n_rows, rows),
+            zeros: Zeros::Each(zeros.into_iter().map(f32::from).collect(), 0),
             factor: 1.0,
         })
     }

@@ -8,11 +8,14 @@ use std::sync::OnceLock;
 
 use safetensors::Dtype;
 
-use super::rows::{CodeKind, QuantizedMatrix, QuantizedRows, Zeros, groups};
+use super::rows::{CodeKind, QuantizedMatrix, groups};
 use super::{DequantizedMatrix, QuantizedModule};
 use crate::config_json::ConfigJson;
 use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
+use candle_blocks_kernels::storage::bits::{append_pairs, rounded_to_ternary, ternary};
+use candle_blocks_kernels::storage::numbers::sum_of_magnitudes;
+use candle_blocks_kernels::storage::{QuantizedRows, Zeros};
 
 /// The source of the scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +168,7 @@ impl Ternary {
         for start in (0..n_rows).step_by(SUMMED_ROWS) {
             let rows = start..n_rows.min(start + SUMMED_ROWS);
             let weights = files.part_rows(&self.weights, rows)?;
-            sum += weights.iter().map(|w| f64::from(w.abs())).sum::<f64>();
+            sum += sum_of_magnitudes(&weights);
         }
         let mean = (sum / (n_rows * columns).max(1) as f64) as f32;
         Ok(*self.mean.get_or_init(|| mean.max(LEAST_MEAN)))
@@ -181,25 +184,20 @@ impl Ternary {
                 let here = |row: usize| row.clamp(part * n, (part + 1) * n) - part * n;
                 let span = here(rows.start) * columns..here(rows.end) * columns;
                 let bytes: Vec<u8> = files.part_span(&self.weights, span)?;
-                codes.extend(bytes.into_iter().map(|byte| byte >> (2 * part) & 3));
+                append_pairs(&bytes, part, &mut codes);
             }
             return Ok(codes);
         }
         let weights = files.part_rows(&self.weights, rows)?;
         if self.of == BitNet::Online {
             let inverse = 1.0 / self.mean(files)?;
-            let code = |w: f32| (w * inverse).round_ties_even().clamp(-1.0, 1.0) + 1.0;
-            return Ok(weights.into_iter().map(|w| code(w) as u8).collect());
+            return Ok(rounded_to_ternary(&weights, inverse));
         }
-        let code = |w: f32| match w {
-            -1.0 => Ok(0),
-            0.0 => Ok(1),
-            1.0 => Ok(2),
-            other => Err(self.weights.error(format!(
+        ternary(&weights).map_err(|other| {
+            self.weights.error(format!(
                 "it holds {other} beside weight_scale, expected -1, 0 or 1"
-            ))),
-        };
-        weights.into_iter().map(code).collect()
+            ))
+        })
     }
 }
 

@@ -7,10 +7,13 @@ use safetensors::Dtype;
 use serde::Deserialize;
 
 use super::grouped::{CodePacking, Grouped, Scales, ZeroSource};
-use super::rows::{CodeKind, QuantizedMatrix, QuantizedRows, Zeros, groups};
+use super::rows::{CodeKind, QuantizedMatrix, groups};
 use super::{DequantizedMatrix, QuantizedModule};
 use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
+use candle_blocks_kernels::storage::{
+    QuantizedRows, Zeros, bits::high_nibbles_first, numbers::table,
+};
 
 /// The states for both tables of sixteen values.
 const STATES: [&str; 2] = [
@@ -171,14 +174,9 @@ impl QuantizedMatrix for FourBitBlocks {
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows> {
         let span = rows.start * self.columns..rows.end * self.columns;
         let bytes: Vec<u8> = files.part_span(&self.codes, span.start / 2..span.end.div_ceil(2))?;
-        let code = |i: usize| {
-            let byte = bytes[i / 2 - span.start / 2];
-            if i.is_multiple_of(2) {
-                byte >> 4
-            } else {
-                byte & 15
-            }
-        };
+        let mut codes = high_nibbles_first(&bytes);
+        codes.drain(..span.start % 2);
+        codes.truncate(span.len());
         let scales = self.all_scales(files)?;
         let (columns, size) = (self.columns, self.size);
         let (group_of, n_groups, scales) = match columns.is_multiple_of(size) {
@@ -195,11 +193,9 @@ impl QuantizedMatrix for FourBitBlocks {
         };
         let numbers = files.part_in_f32(&self.numbers)?;
         Ok(QuantizedRows {
-            codes: span.clone().map(code).collect(),
+            codes,
             columns: self.columns,
-            values: Some(super::numbers::table(|code| {
-                numbers[usize::from(code & 15)]
-            })),
+            values: Some(table(|code| numbers[usize::from(code & 15)])),
             group_of,
             n_groups,
             scales,

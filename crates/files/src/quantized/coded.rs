@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use safetensors::Dtype;
 
-use super::rows::{CodeKind, QuantizedMatrix, QuantizedRows, Zeros};
+use super::rows::{CodeKind, QuantizedMatrix};
 use candle_blocks_kernels::products::{
     GroupScales, QuantizedFormat, QuantizedWeightRows, ScaleType,
 };
+use candle_blocks_kernels::storage::{Zeros, in_runs};
 
 use crate::tensors::{Coding, Compute, StoredForm, TensorFiles};
 use candle_blocks_base::Result;
@@ -123,18 +124,6 @@ fn stored_form(kind: CodeKind) -> StoredForm {
     }
 }
 
-/// Returns the groups of columns made contiguous, and the columns in that order if it differs from their own. Weights
-/// quantized in the order of falling activations (`desc_act`) need this.
-fn in_runs(group_of: &[u32]) -> (Vec<u32>, Option<Vec<u32>>) {
-    if group_of.is_sorted() {
-        return (group_of.to_vec(), None);
-    }
-    let mut order: Vec<u32> = (0..group_of.len() as u32).collect();
-    order.sort_by_key(|column| group_of[*column as usize]);
-    let groups = order.iter().map(|column| group_of[*column as usize]);
-    (groups.collect(), Some(order))
-}
-
 /// Returns rows of a matrix with that coding.
 fn coded_rows(
     stored: &impl QuantizedMatrix,
@@ -142,48 +131,12 @@ fn coded_rows(
     rows: Range<usize>,
     format: QuantizedFormat,
 ) -> Result<QuantizedWeightRows> {
-    let QuantizedRows {
-        mut codes,
-        columns,
-        group_of,
-        n_groups,
-        scales,
-        zeros,
-        factor,
-        ..
-    } = stored.rows(files, rows)?;
+    let rows = stored.rows(files, rows)?;
     // An E2M1 value is multiplied as twice its value.
     let factor = match stored.kind() {
         CodeKind::E2m1 => 0.5,
-        _ => factor,
+        _ => rows.factor,
     };
-    let (group_of, order) = in_runs(&group_of);
-    if let Some(order) = order {
-        let rows = codes.chunks_exact(columns.max(1));
-        let ordered = rows.flat_map(|row| order.iter().map(|column| row[*column as usize]));
-        codes = ordered.collect();
-    }
     let (_, group) = format.bits_by_group;
-    // One group in the file may be several of the packed format's.
-    let part_groups: Vec<usize> = group_of
-        .iter()
-        .step_by(group)
-        .map(|of| *of as usize)
-        .collect();
-    let spread = |numbers: Vec<f32>| -> Vec<f32> {
-        let rows = numbers.chunks_exact(n_groups.max(1));
-        rows.flat_map(|row| part_groups.iter().map(|of| row[*of]))
-            .collect()
-    };
-    debug_assert_eq!(codes.len() % columns.max(1), 0);
-    Ok(QuantizedWeightRows {
-        values: codes,
-        scales: spread(scales.into_iter().map(|scale| scale * factor).collect()),
-        offsets: match zeros {
-            Zeros::All(_) => Vec::new(),
-            Zeros::Each(zeros, _) => spread(zeros),
-            Zeros::Behind(offsets) => spread(offsets),
-        },
-        shared: Vec::new(),
-    })
+    Ok(rows.in_groups(group, factor))
 }

@@ -4,13 +4,13 @@ use safetensors::Dtype;
 use serde_json::Value;
 
 use super::QuantizedModule;
-use super::bits::n_words;
 use super::gptq::WORDS;
 use super::grouped::{CodePacking, Grouped, ZeroSource};
 use crate::config_json::ConfigJson;
 use crate::tensors::TensorFiles;
 use candle_blocks_base::Result;
 use candle_blocks_base::matches;
+use candle_blocks_kernels::storage::bits::n_words;
 
 /// Scales and zero points that round a module's input or output, which is not rounded here, and observers' states.
 const LEFT_OUT: [&str; 11] = [

@@ -2,13 +2,13 @@
 
 use safetensors::Dtype;
 
-use super::bits::n_words;
 use super::gptq::WORDS;
 use super::grouped::{CodePacking, Global, Grouped, Scales, ZeroSource};
 use super::rows::group_size;
 use super::{DequantizedMatrix, QuantizedModule};
 use crate::tensors::StoredTensor;
 use candle_blocks_base::Result;
+use candle_blocks_kernels::storage::bits::n_words;
 
 /// The groups in a `quantization_config`, each of which applies to some modules; the tensors' shapes tell which.
 #[derive(Clone, Debug, Default)]

@@ -5,11 +5,12 @@ use std::sync::OnceLock;
 
 use safetensors::Dtype;
 
-use super::bits::{codes, n_words};
-use super::rows::{CodeKind, QuantizedMatrix, QuantizedRows, Zeros, group_size, groups};
+use super::rows::{CodeKind, QuantizedMatrix, group_size, groups};
 use super::{DequantizedMatrix, QuantizedModule};
 use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
+use candle_blocks_kernels::storage::bits::{append_streams, interleaved_streams, n_words};
+use candle_blocks_kernels::storage::{QuantizedRows, Zeros, transposed};
 
 pub(super) const WORDS: [Dtype; 2] = [Dtype::I32, Dtype::U32];
 
@@ -140,13 +141,11 @@ impl Gptq {
     /// Returns the zero points for all groups, `[groups, rows]`.
     fn zeros(&self, files: &TensorFiles) -> Result<Vec<f32>> {
         let words: Vec<u32> = files.part(&self.zeros)?;
-        let (width, n_rows) = (self.zeros.info.shape[1], self.weights.info.shape[1]);
-        let group_words = words.chunks_exact(width.max(1));
+        let mut zeros = Vec::new();
+        append_streams(&words, self.bits, self.weights.info.shape[1], &mut zeros);
         // If stored minus one, all bits set means the largest zero point, 2^bits, as in AutoGPTQ's own layers.
         let zero = |code: u8| f32::from(code) + f32::from(self.zero_points.least());
-        Ok(group_words
-            .flat_map(|words| codes(words, self.bits, n_rows).map(zero))
-            .collect())
+        Ok(zeros.into_iter().map(zero).collect())
     }
 
     /// Returns the middle of the range, if every zero point is the middle. If the configuration declares symmetric weights,
@@ -193,36 +192,16 @@ impl QuantizedMatrix for Gptq {
 
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows> {
         let (n_groups, columns) = (self.scales.info.shape[0], self.columns());
-        let (n_words_of_row, n_rows) = (self.weights.info.shape[0], self.weights.info.shape[1]);
         let words: Vec<u32> = files.part_columns(&self.weights, rows.clone())?;
-        let mut all = Vec::with_capacity(rows.len() * columns);
-        // The words of one row are far apart; those of adjacent rows share a cache line.
-        const ROWS: usize = 16;
-        let mut streams = vec![0; ROWS * n_words_of_row];
-        for start in (0..rows.len()).step_by(ROWS) {
-            let some = start..rows.len().min(start + ROWS);
-            for (i, of_all) in words.chunks_exact(rows.len()).enumerate() {
-                for (j, &word) in of_all[some.clone()].iter().enumerate() {
-                    streams[j * n_words_of_row + i] = word;
-                }
-            }
-            let streams = streams.chunks_exact(n_words_of_row.max(1));
-            for stream in streams.take(some.len()) {
-                all.extend(codes(stream, self.bits, columns));
-            }
-        }
-        let turned = |numbers: &[f32]| -> Vec<f32> {
-            let each = rows
-                .clone()
-                .flat_map(|row| (0..n_groups).map(move |group| group * n_rows + row));
-            each.map(|at| numbers[at]).collect()
-        };
+        let codes = interleaved_streams(&words, rows.len(), self.bits, columns);
+        let n_rows = self.weights.info.shape[1];
+        let turned = |numbers: &[f32]| transposed(numbers, n_rows, rows.clone());
         let zeros = match self.middle(files)? {
             Some(middle) => Zeros::All(middle),
             None => Zeros::Each(turned(&self.zeros(files)?), self.zero_points.least()),
         };
         Ok(QuantizedRows {
-            codes: all,
+            codes,
             columns,
             values: None,
             group_of: self.group_of(files, n_groups)?,

@@ -4,11 +4,14 @@ use std::ops::Range;
 
 use safetensors::Dtype;
 
-use super::bits::{codes, n_words, nibbles};
-use super::numbers::{E2M1, e4m3, e8m0, table};
-use super::rows::{CodeKind, QuantizedMatrix, QuantizedRows, Zeros, groups};
+use super::rows::{CodeKind, QuantizedMatrix, groups};
 use crate::tensors::{StoredTensor, TensorFiles};
 use candle_blocks_base::Result;
+use candle_blocks_kernels::storage::bits::{append_streams, n_words, nibbles, unsigned};
+use candle_blocks_kernels::storage::numbers::{
+    E2M1, divide, e4m3, from_e4m3, from_e8m0, multiply, table,
+};
+use candle_blocks_kernels::storage::{QuantizedRows, Zeros};
 
 #[derive(Debug)]
 pub(super) struct Grouped {
@@ -82,8 +85,8 @@ impl Scales {
     /// Returns the scales of all row blocks; each must be finite and not zero.
     fn numbers(&self, files: &TensorFiles) -> Result<Vec<f32>> {
         let numbers: Vec<f32> = match self.part.info.dtype {
-            Dtype::U8 | Dtype::F8_E8M0 => files.part(&self.part)?.into_iter().map(e8m0).collect(),
-            Dtype::F8_E4M3 => files.part(&self.part)?.into_iter().map(e4m3).collect(),
+            Dtype::U8 | Dtype::F8_E8M0 => from_e8m0(&files.part(&self.part)?),
+            Dtype::F8_E4M3 => from_e4m3(&files.part(&self.part)?),
             _ => return files.part_in_f32(&self.part),
         };
         self.part.check_finite(&numbers)?;
@@ -98,17 +101,13 @@ impl Grouped {
             CodePacking::Words { bits } => {
                 let width = n_words(self.columns, bits).unwrap_or(0);
                 let words: Vec<u32> = files.part_span(&self.codes, span(width))?;
-                let streams = words.chunks_exact(width.max(1));
-                streams
-                    .flat_map(|stream| codes(stream, bits, self.columns))
-                    .collect()
+                let mut codes = Vec::with_capacity(rows.len() * self.columns);
+                append_streams(&words, bits, self.columns, &mut codes);
+                codes
             }
-            CodePacking::Int8 => {
-                let bytes: Vec<u8> = files.part_span(&self.codes, span(self.columns))?;
-                bytes.into_iter().map(|byte| byte ^ 128).collect()
-            }
+            CodePacking::Int8 => unsigned(&files.part_span::<u8>(&self.codes, span(self.columns))?),
             CodePacking::E4m3 => self.bytes(files, span(self.columns))?,
-            CodePacking::E2m1 => nibbles(&self.bytes(files, span(self.columns / 2))?).collect(),
+            CodePacking::E2m1 => nibbles(&self.bytes(files, span(self.columns / 2))?),
         })
     }
 
@@ -118,7 +117,7 @@ impl Grouped {
             return files.part_span(&self.codes, span);
         }
         let words: Vec<u32> = files.part_span(&self.codes, span.start / 4..span.end / 4)?;
-        Ok(words.into_iter().flat_map(u32::to_le_bytes).collect())
+        Ok(bytemuck::cast_slice(&words).to_vec()) // little-endian, as the reader of files demands
     }
 
     fn row_zeros(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Zeros> {
@@ -154,7 +153,9 @@ impl Grouped {
                 let group_value = |group| {
                     let stream = words.iter().skip(group).step_by(n_groups).copied();
                     let stream: Vec<u32> = stream.collect();
-                    codes(&stream, *bits, self.n_rows).collect::<Vec<u8>>()
+                    let mut zeros = Vec::with_capacity(self.n_rows);
+                    append_streams(&stream, *bits, self.n_rows, &mut zeros);
+                    zeros
                 };
                 let group_values: Vec<Vec<u8>> = (0..n_groups).map(group_value).collect();
                 let each = rows.flat_map(|row| group_values.iter().map(move |zeros| zeros[row]));
@@ -205,17 +206,18 @@ impl QuantizedMatrix for Grouped {
             None => {}
             Some(Global::Times(part)) => {
                 let global = one(files, part)?;
-                scales.iter_mut().for_each(|scale| *scale *= global);
+                multiply(&mut scales, global);
             }
             Some(Global::Over(part)) => {
                 let global = one(files, part)?;
-                scales.iter_mut().for_each(|scale| *scale /= global);
+                divide(&mut scales, global);
             }
         }
-        let row_values = |row: usize| {
+        let mut row_scales = Vec::with_capacity(rows.len() * n_groups);
+        for row in rows.clone() {
             let at = row / self.scales.rows * n_groups;
-            scales[at..at + n_groups].iter().copied()
-        };
+            row_scales.extend_from_slice(&scales[at..at + n_groups]);
+        }
         Ok(QuantizedRows {
             codes: self.row_codes(files, rows.clone())?,
             columns: self.columns,
@@ -226,7 +228,7 @@ impl QuantizedMatrix for Grouped {
             },
             group_of: self.group_of(files)?,
             n_groups,
-            scales: rows.clone().flat_map(row_values).collect(),
+            scales: row_scales,
             zeros: self.row_zeros(files, rows)?,
             factor: self.factor,
         })
@@ -257,5 +259,28 @@ impl StoredTensor {
             }
         };
         group_of.into_iter().map(checked).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn e4m3_is_candles() {
+        let codes: Vec<u8> = (0..=255).collect();
+        let theirs = Tensor::from_raw_buffer(&codes, DType::F8E4M3, &[256], &Device::Cpu).unwrap();
+        let theirs = theirs
+            .to_dtype(DType::F32)
+            .unwrap()
+            .to_vec1::<f32>()
+            .unwrap();
+        for (code, theirs) in codes.into_iter().zip(theirs) {
+            let ours = e4m3(code);
+            let is_one = ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan());
+            assert!(is_one, "{code}: {ours}, expected {theirs}");
+        }
     }
 }

@@ -6,7 +6,6 @@
 
 mod awq;
 mod bitnet;
-mod bits;
 mod bitsandbytes;
 mod coded;
 mod companions;
@@ -16,8 +15,6 @@ mod grouped;
 mod keys;
 mod method;
 mod mlx;
-#[doc(hidden)]
-pub mod numbers;
 mod rows;
 
 use std::collections::HashMap;

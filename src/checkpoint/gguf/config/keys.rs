@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::config::{BlockConfig, HeadLayout, Position, RotaryConfig, StackConfig};
-use candle_blocks_files::gguf::BlockKind;
+use candle_blocks_kernels::storage::BlockKind;
 
 /// Returns the value for a key in `config.json`.
 pub(crate) fn of_stack(json: &str, stack: &StackConfig) -> Value {

@@ -2,7 +2,6 @@
 
 /// The storage type of elements: a fixed number of elements in a block with a fixed number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(hidden)]
 pub enum BlockKind {
     F32,
     F16,
@@ -80,14 +79,14 @@ impl BlockKind {
     ];
 
     /// Returns the type with this id, if it is supported.
-    pub(super) fn of(number: u32) -> Option<Self> {
+    pub fn of(number: u32) -> Option<Self> {
         let mut all = Self::ALL.iter();
         all.find(|(known, ..)| *known == number)
             .map(|(_, kind, ..)| *kind)
     }
 
     /// Returns all supported types' names, for a message.
-    pub(super) fn listed() -> String {
+    pub fn listed() -> String {
         Self::ALL.map(|(_, _, name, ..)| name).join(", ")
     }
 
@@ -118,7 +117,7 @@ impl BlockKind {
 }
 
 /// Returns ggml's name for an unsupported type: a newer one, and those that ggml has removed.
-pub(super) fn name_of_unread(number: u32) -> Option<&'static str> {
+pub fn name_of_unread(number: u32) -> Option<&'static str> {
     const NAMES: [(u32, &str); 9] = [
         (4, "Q4_2"),
         (5, "Q4_3"),

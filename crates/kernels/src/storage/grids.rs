@@ -3,13 +3,13 @@
 
 use half::f16;
 
-use crate::gguf::BlockKind;
-use crate::quantized::numbers::half;
+use super::BlockKind;
+use super::numbers::half;
 
-/// The rows of all grids: eight values of two bits, or four of four bits, the first in the lowest bits. Each value is an
+/// All grids' rows: eight 2-bit values, or four 4-bit values, the first in the lowest bits. Each value is an
 /// index into an array below.
 static ROWS: [u16; N_ROWS] = rows(include_bytes!("grids.txt"));
-/// Indices of the first row in each grid.
+/// The index at which each grid begins.
 const IQ2_XXS: usize = 0;
 const IQ2_XS: usize = IQ2_XXS + 256;
 const IQ2_S: usize = IQ2_XS + 512;
@@ -40,7 +40,7 @@ const fn rows(text: &[u8]) -> [u16; N_ROWS] {
 }
 
 /// Appends a block's dequantized values; nothing for other types.
-pub(crate) fn decode(kind: BlockKind, block: &[u8], numbers: &mut Vec<f32>) {
+pub(super) fn decode(kind: BlockKind, block: &[u8], numbers: &mut Vec<f32>) {
     match kind {
         BlockKind::Iq2Xxs => {
             for part in block[2..].chunks_exact(8) {

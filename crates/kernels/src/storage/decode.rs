@@ -2,12 +2,10 @@
 
 use half::bf16;
 
-use super::grids;
-use crate::gguf::BlockKind;
-use crate::quantized::numbers::{E2M1, e4m3, half};
+use super::numbers::{E2M1, e4m3, half};
+use super::{BlockKind, grids};
 
 /// Appends the dequantized values in whole blocks.
-#[doc(hidden)]
 pub fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
     let (_, size) = kind.block();
     for block in bytes.chunks_exact(size) {
@@ -84,7 +82,7 @@ pub fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
 }
 
 /// `2^(code - 128)`.
-pub(crate) fn half_power(code: u8) -> f32 {
+pub(super) fn half_power(code: u8) -> f32 {
     match code {
         0 => f32::from_bits(1 << 21),
         1 => f32::from_bits(1 << 22),
@@ -106,7 +104,7 @@ fn array<const N: usize>(block: &[u8]) -> [u8; N] {
 }
 
 /// Returns all bytes' low nibbles, then their high nibbles.
-pub(crate) fn fourth_bits(bytes: &[u8]) -> impl Iterator<Item = u8> {
+pub(super) fn fourth_bits(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let low = bytes.iter().map(|byte| byte & 15);
     low.chain(bytes.iter().map(|byte| byte >> 4))
 }
@@ -138,7 +136,7 @@ fn base_three(bytes: &[u8], n_digits: usize, d: f32, numbers: &mut Vec<f32>) {
 }
 
 /// Returns the 6-bit scale and 6-bit minimum for one of eight groups.
-pub(crate) fn k_scale(s: &[u8], part: usize) -> (u8, u8) {
+pub(super) fn k_scale(s: &[u8], part: usize) -> (u8, u8) {
     match part {
         0..4 => (s[part] & 63, s[part + 4] & 63),
         _ => (
@@ -185,7 +183,7 @@ fn k_fours(block: &[u8], high: &[u8], low: &[u8], numbers: &mut Vec<f32>) {
 }
 
 /// Returns 2-bit values. 32 bytes contain four runs of 32 values, one in each pair of bits.
-pub(crate) fn pairs(bytes: &[u8]) -> impl Iterator<Item = u8> {
+pub(super) fn pairs(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let halves = bytes.chunks_exact(32);
     halves.flat_map(|half| {
         (0..4).flat_map(|quarter| half.iter().map(move |byte| byte >> (2 * quarter) & 3))
@@ -203,14 +201,14 @@ fn k_twos(block: &[u8], numbers: &mut Vec<f32>) {
 }
 
 /// Returns Q3_K's values, plus 4. Their third bits are in a mask.
-pub(crate) fn threes(block: &[u8]) -> impl Iterator<Item = u8> {
+pub(super) fn threes(block: &[u8]) -> impl Iterator<Item = u8> {
     let third = |i: usize| block[i % 32] >> (i / 32) & 1;
     let codes = pairs(&block[32..96]).enumerate();
     codes.map(move |(i, code)| code | third(i) << 2)
 }
 
-/// Returns the 6-bit scale of one of Q3_K's sixteen groups.
-pub(crate) fn threes_scale(block: &[u8], part: usize) -> f32 {
+/// Returns the 6-bit scale for one of Q3_K's sixteen groups.
+pub(super) fn threes_scale(block: &[u8], part: usize) -> f32 {
     let low = block[96 + part % 8] >> (part / 8 * 4) & 15;
     let high = block[104 + part % 4] >> (part / 4 * 2) & 3;
     f32::from((low | high << 4) as i8 - 32)
@@ -231,8 +229,8 @@ const NON_LINEAR: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 
-/// Returns the 6-bit scale of one of IQ4_XS' eight groups.
-pub(crate) fn non_linear_scale(block: &[u8], part: usize) -> f32 {
+/// Returns the 6-bit scale for one of IQ4_XS' eight groups.
+pub(super) fn non_linear_scale(block: &[u8], part: usize) -> f32 {
     let low = block[4 + part / 2] >> (part % 2 * 4) & 15;
     let high = (u16::from_le_bytes([block[2], block[3]]) >> (2 * part) & 3) as u8;
     f32::from((low | high << 4) as i8 - 32)

@@ -8,7 +8,7 @@
 
 use half::f16;
 
-use crate::quantized::numbers::whole;
+use super::numbers::whole;
 
 /// A group's scale and minimum: values are `scale * code - min`.
 #[derive(Clone, Copy, Default)]
@@ -18,7 +18,7 @@ struct ScaleAndMin {
 }
 
 /// Quantizes to Q4_K: eight groups of 32 values, each with a scale and a minimum.
-pub(crate) fn thirty_twos(block: &[f32], bytes: &mut Vec<u8>) {
+pub(super) fn thirty_twos(block: &[f32], bytes: &mut Vec<u8>) {
     let mut best = [ScaleAndMin::default(); 8];
     for (best, part) in best.iter_mut().zip(block.chunks_exact(32)) {
         *best = affine(part);
@@ -147,7 +147,7 @@ impl ScaleAndMin {
 }
 
 /// Quantizes to Q6_K: sixteen groups of 16 values with a signed scale each.
-pub(crate) fn sixteens(block: &[f32], bytes: &mut Vec<u8>) {
+pub(super) fn sixteens(block: &[f32], bytes: &mut Vec<u8>) {
     let mut best = [0f32; 16];
     for (best, part) in best.iter_mut().zip(block.chunks_exact(16)) {
         *best = symmetric(part);
@@ -241,6 +241,6 @@ fn error_of_sixes(numbers: &[f32], scale: f32) -> f32 {
 }
 
 /// Returns the inverse of a scale, and zero for zero.
-pub(crate) fn inverse(scale: f32) -> f32 {
+pub(super) fn inverse(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }
 }

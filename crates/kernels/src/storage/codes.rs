@@ -1,17 +1,15 @@
 //! The quantized values in GGUF's blocks, with their scales and minima as stored.
 
+use super::BlockKind;
 use super::decode::{
     fourth_bits, half_power, k_scale, non_linear_scale, pairs, threes, threes_scale,
 };
-use candle_blocks_kernels::products::{
+use super::numbers::half;
+use crate::products::{
     GroupScales, NON_LINEAR_ZERO, QuantizedFormat, QuantizedWeightRows, ScaleType,
 };
 
-use crate::gguf::BlockKind;
-use crate::quantized::numbers::half;
-
 /// Returns the format in which blocks of a type are packed, if they have one.
-#[doc(hidden)]
 pub fn format(kind: BlockKind) -> Option<QuantizedFormat> {
     let zero = |zero| GroupScales::Zero {
         scales: ScaleType::F16,
@@ -42,7 +40,6 @@ pub fn format(kind: BlockKind) -> Option<QuantizedFormat> {
 }
 
 /// Appends the quantized values in whole blocks.
-#[doc(hidden)]
 pub fn append(kind: BlockKind, bytes: &[u8], rows: &mut QuantizedWeightRows) {
     let (_, size) = kind.block();
     for block in bytes.chunks_exact(size) {
@@ -141,11 +138,10 @@ fn k_sixes(block: &[u8], rows: &mut QuantizedWeightRows) {
 
 #[cfg(test)]
 mod tests {
-    use candle_blocks_kernels::products::PackedWeight;
-    use candle_blocks_kernels::{Cpu, memory::LargePages};
-
     use super::*;
-    use crate::gguf::decode;
+    use crate::products::PackedWeight;
+    use crate::storage::decode;
+    use crate::{Cpu, memory::LargePages};
 
     #[test]
     fn packed_blocks_unpack_to_the_bits_of_the_dequantized_values() {

@@ -5,11 +5,10 @@
 
 use half::{bf16, f16};
 
+use super::BlockKind;
 use super::search::{inverse, sixteens, thirty_twos};
-use crate::gguf::BlockKind;
 
 /// Appends the blocks for values that fill whole blocks. Appends nothing for types that are not written.
-#[doc(hidden)]
 pub fn encode(kind: BlockKind, numbers: &[f32], bytes: &mut Vec<u8>) {
     let (size, _) = kind.block();
     for block in numbers.chunks_exact(size) {
