@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
-use crate::checkpoint::files::floating;
+use crate::checkpoint::files::{converted, floating};
 use crate::checkpoint::gguf::with_keys;
 use crate::checkpoint::loader::stored::StoredMatrices;
 use crate::checkpoint::plan::least_memory::LeastMemory;
@@ -515,7 +515,7 @@ impl CheckpointBackend<'_> {
         if tensor.dtype() != dtype {
             check_next(tensor.elem_count() * dtype.size_in_bytes())?;
         }
-        Ok(tensor.to_dtype(dtype)?.to_device(device)?)
+        Ok(converted(&tensor, dtype)?.to_device(device)?)
     }
 }
 

@@ -15,12 +15,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor, WithDType};
+use candle_core::{CpuStorage, DType, Device, Storage, Tensor, WithDType};
 use safetensors::Dtype;
 
 use candle_blocks_base::memory::refused;
 use candle_blocks_base::nearest;
 use candle_blocks_base::{Error, Result};
+use candle_blocks_kernels::storage::numbers::{from_bf16, from_f16};
 
 mod computed;
 mod formats;
@@ -439,9 +440,9 @@ impl TensorFiles {
             for span in spans {
                 let bytes = bytes.get(span.start * size_of::<T>()..span.end * size_of::<T>());
                 let bytes = bytes.ok_or_else(|| failed(ErrorKind::UnexpectedEof.into()))?;
-                let filled = values.len();
-                values.resize(filled + span.len(), T::zeroed());
-                bytemuck::cast_slice_mut(&mut values[filled..]).copy_from_slice(bytes);
+                let mut read: Vec<T> = bytemuck::zeroed_vec(span.len());
+                bytemuck::cast_slice_mut(&mut read).copy_from_slice(bytes);
+                values.append(&mut read);
             }
             return Ok(values);
         }
@@ -464,6 +465,30 @@ pub fn floating(tensor: Tensor, path: &Path, name: &str) -> Result<Tensor> {
             tensor: name.to_owned(),
             found: format!("{:?}", tensor.dtype()),
         }),
+    }
+}
+
+/// Converts a tensor as candle's `to_dtype` does. The kernels widen half types, because a debug build does not optimize candle.
+///
+/// # Errors
+/// If candle has no such conversion.
+#[doc(hidden)]
+pub fn converted(tensor: &Tensor, dtype: DType) -> candle_core::Result<Tensor> {
+    let widened = {
+        let (storage, layout) = tensor.storage_and_layout();
+        match (&*storage, layout.contiguous_offsets(), dtype) {
+            (Storage::Cpu(CpuStorage::F16(all)), Some((start, end)), DType::F32) => {
+                Some(from_f16(&all[start..end]))
+            }
+            (Storage::Cpu(CpuStorage::BF16(all)), Some((start, end)), DType::F32) => {
+                Some(from_bf16(&all[start..end]))
+            }
+            _ => None,
+        }
+    };
+    match widened {
+        Some(widened) => Tensor::from_vec(widened, tensor.shape(), &Device::Cpu),
+        None => tensor.to_dtype(dtype),
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
+use candle_blocks_kernels::storage::numbers::{from_bf16, from_f16, not_finite};
 use candle_core::{DType, Device, Tensor};
 use safetensors::Dtype;
 
@@ -168,7 +169,7 @@ impl TensorFiles {
         let shape = vec![span.len()];
         let read = self.gather(&part.name, &part.info, &[span], shape)?;
         let read = super::floating(read, &part.info.path, &part.name)?;
-        Ok(read.to_dtype(DType::F32)?.to_vec1()?)
+        Ok(super::converted(&read, DType::F32)?.to_vec1()?)
     }
 
     /// Returns all elements in a part whose element size is that of `T`.
@@ -209,8 +210,8 @@ impl TensorFiles {
     pub(crate) fn part_in_f32(&self, part: &StoredTensor) -> Result<Vec<f32>> {
         let numbers: Vec<f32> = match part.info.dtype {
             Dtype::F32 => self.part(part)?,
-            Dtype::F16 => widened(self.part::<half::f16>(part)?),
-            Dtype::BF16 => widened(self.part::<half::bf16>(part)?),
+            Dtype::F16 => from_f16(&self.part(part)?),
+            Dtype::BF16 => from_bf16(&self.part(part)?),
             _ => {
                 return Err(Error::UnsupportedDType {
                     path: part.info.path.clone(),
@@ -357,13 +358,9 @@ impl StoredTensor {
     /// # Errors
     /// If an element is NaN or infinite.
     pub fn check_finite(&self, numbers: &[f32]) -> Result<()> {
-        match numbers.iter().find(|number| !number.is_finite()) {
+        match not_finite(numbers) {
             None => Ok(()),
             Some(found) => Err(self.error(format!("it contains {found}, expected finite values"))),
         }
     }
-}
-
-fn widened<T: Into<f32>>(numbers: Vec<T>) -> Vec<f32> {
-    numbers.into_iter().map(Into::into).collect()
 }
