@@ -13,66 +13,14 @@ use crate::vectors::{Slice, SliceMut, Stored};
 use crate::{cpu::Cpu, rows::activation::ActivationFunction};
 
 use self::tile::Tile;
-use super::{
-    AttentionGradients, Bias, BiasLayout, Differentiable, HeadRows, Heads, KeyValue, OperandFormat,
-    Scoring, Sequences, Shape, attend,
-};
+use super::{AttentionGradients, BiasLayout, Differentiable};
 
 scratch! {
     /// A tile's queries and scores.
     TILE
 }
 
-impl<'a> Differentiable<'a> {
-    /// Writes the result as packed layers compute it.
-    fn attend(&self, cpu: Cpu, y: &mut [f32]) {
-        if self.key.seq == 0 {
-            return y.fill(0.0);
-        }
-        let heads = |of: HeadRows<'a>| Heads {
-            data: f32::of_slice(of.data),
-            row_stride: of.row_stride,
-            offset: of.offset,
-        };
-        let sequences = |of: HeadRows| Sequences::Equal {
-            batch: self.batch,
-            seq: of.seq,
-        };
-        let biases = self.biases.iter().map(|bias| Bias {
-            data: f32::of_slice(bias.data),
-            layout: bias.layout,
-        });
-        let biases: Vec<Bias> = biases.collect();
-        let shape = Shape {
-            queries: sequences(self.query),
-            n_heads: self.query.heads,
-            n_kv_heads: self.key.heads,
-            head_dim: self.query.head_dim,
-        };
-        let scoring = Scoring {
-            scale: self.scale as f32,
-            soft_cap: self.soft_cap.map(|cap| cap as f32),
-            biases: &biases,
-            sinks: self.sinks.map(f32::of_slice),
-            keep: self.keep,
-            reach: self.reach,
-        };
-        let key_value = KeyValue::Projected {
-            keys: sequences(self.key),
-            key: heads(self.key),
-            value: heads(self.value),
-        };
-        attend(
-            cpu,
-            OperandFormat::F32,
-            &shape,
-            &scoring,
-            heads(self.query),
-            key_value,
-            y,
-        );
-    }
-
+impl Differentiable<'_> {
     /// Writes the result, `[batch · queries, n_heads · head_dim of the values]`. A query that sees no key gives
     /// zeros.
     ///
@@ -80,9 +28,6 @@ impl<'a> Differentiable<'a> {
     /// If lengths or types do not match, or the type is a half type.
     pub fn forward(&self, cpu: Cpu, y: SliceMut) {
         match self.query.data {
-            Slice::F32(_) if self.dropped.is_none() && self.key.head_dim == self.value.head_dim => {
-                self.attend(cpu, f32::of_slice_mut(y));
-            }
             Slice::F32(_) => Typed::<f32>::of(self).forward(cpu, f32::of_slice_mut(y)),
             Slice::F64(_) => Typed::<f64>::of(self).forward(cpu, f64::of_slice_mut(y)),
             Slice::F16(_) | Slice::Bf16(_) => {
