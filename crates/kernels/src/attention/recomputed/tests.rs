@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::*;
-use crate::attention::{BiasLayout, Dropped, ScoreBias};
+use crate::attention::{BiasLayout, Dropped, HeadRows, ScoreBias};
 use crate::reference::{self, alone, normal, on};
 
 /// Sizes, and the steps between products and probabilities.
