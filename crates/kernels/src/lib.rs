@@ -57,9 +57,11 @@ pub use vectors::{
     slice::{Slice, SliceMut, Stored},
 };
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(not(shuttle))]
+#[cfg(test)]
 mod reference;
-#[cfg(all(test, not(shuttle)))]
+#[cfg(not(shuttle))]
+#[cfg(test)]
 mod timing;
 
 /// The README's program, compiled and run with the documentation tests.
