@@ -22,6 +22,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "attention",
         &["products", "rows", "cpu", "memory", "threads", "vectors"],
     ),
+    ("storage", &["products"]),
 ];
 
 /// Each module's text by path: `["products", "formats", "bf16"]`.
