@@ -78,13 +78,7 @@ impl<'a> KeyMask<'a> {
             };
         };
         let mask = &keep[sequence * positions.end..][..positions.end];
-        let mut range = positions.clone();
-        while !range.is_empty() && mask[range.start] == 0 {
-            range.start += 1;
-        }
-        while !range.is_empty() && mask[range.end - 1] == 0 {
-            range.end -= 1;
-        }
+        let range = without_hidden_ends(mask, positions.clone());
         let has_holes = mask[range.clone()].contains(&0);
         Self {
             range,
@@ -102,4 +96,15 @@ impl<'a> KeyMask<'a> {
     pub(crate) fn has(&self, position: usize) -> bool {
         self.mask.is_none_or(|mask| mask[position] != 0)
     }
+}
+
+/// Removes the positions at both ends of a range that a mask hides.
+pub(crate) fn without_hidden_ends(mask: &[u8], mut range: Range<usize>) -> Range<usize> {
+    while !range.is_empty() && mask[range.start] == 0 {
+        range.start += 1;
+    }
+    while !range.is_empty() && mask[range.end - 1] == 0 {
+        range.end -= 1;
+    }
+    range
 }

@@ -54,9 +54,15 @@ impl Group<'_> {
 
 /// Returns the smallest range that contains all given ranges, extended to a panel's start.
 fn join(ranges: impl Iterator<Item = Range<usize>>, layout: Layout) -> Range<usize> {
+    let all = smallest_range(ranges);
+    all.start / layout.width * layout.width..all.end
+}
+
+/// Returns the smallest range that contains all given ranges.
+pub(crate) fn smallest_range(ranges: impl Iterator<Item = Range<usize>>) -> Range<usize> {
     let join = |a: Range<usize>, b: Range<usize>| a.start.min(b.start)..a.end.max(b.end);
     let all = ranges.filter(|range| !range.is_empty()).reduce(join);
-    all.map_or(0..0, |all| all.start / layout.width * layout.width..all.end)
+    all.unwrap_or(0..0)
 }
 
 /// A query in one head.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::tile::Tile;
+use crate::attention::plan::smallest_range;
 use crate::memory::{Buffer, Recycled};
 use crate::products::Plain;
 
@@ -19,10 +20,7 @@ pub(super) struct KeyGradients<T: Recycled> {
 
 impl<T: Plain + Recycled> KeyGradients<T> {
     pub(super) fn zeros(tiles: &[Tile], [of_key, of_value]: [usize; 2]) -> Self {
-        let keys = tiles.iter().map(|tile| tile.keys.clone());
-        let keys = keys.filter(|keys| !keys.is_empty());
-        let keys = keys.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
-        let keys = keys.unwrap_or(0..0);
+        let keys = smallest_range(tiles.iter().map(|tile| tile.keys.clone()));
         let zeros = |width: usize| {
             let mut zeros = Buffer::new(keys.len() * width);
             zeros.fill(T::ZERO);

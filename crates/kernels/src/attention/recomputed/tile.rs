@@ -4,6 +4,8 @@ use std::iter::repeat_n;
 use std::ops::Range;
 
 use super::{Typed, capped, multiply, rows};
+use crate::attention::mask::without_hidden_ends;
+use crate::attention::plan::smallest_range;
 use crate::attention::{BiasLayout, Dropped, HeadRows};
 use crate::cpu::Cpu;
 use crate::memory::Recycled;
@@ -50,18 +52,10 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
     pub(super) fn tile(&self, (sequence, head): (usize, usize), index: usize) -> Tile {
         let (of, n) = (self.of, self.queries_per_tile());
         let queries = index * n..((index + 1) * n).min(of.query.seq);
-        let seen = queries.clone().map(|query| (of.reach)(query));
-        let seen = seen.filter(|seen| !seen.is_empty());
-        let seen = seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
-        let mut keys = seen.unwrap_or(0..0);
+        let mut keys = smallest_range(queries.clone().map(|query| (of.reach)(query)));
         keys.end = keys.end.min(of.key.seq);
         if let Some(keep) = self.keep(sequence) {
-            while !keys.is_empty() && keep[keys.start] == 0 {
-                keys.start += 1;
-            }
-            while !keys.is_empty() && keep[keys.end - 1] == 0 {
-                keys.end -= 1;
-            }
+            keys = without_hidden_ends(keep, keys);
         }
         keys.start = match keys.is_empty() {
             true => keys.end,
