@@ -50,3 +50,62 @@ fn of_files(model_type: &str) -> Vec<Family> {
     families.retain(|family| family.model_types.iter().any(|name| name == model_type));
     families
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Adds the model types in a folder's configurations, those of their parts included.
+    fn add_committed(folder: &Path, types: &mut BTreeSet<String>) {
+        fn add(value: &Value, types: &mut BTreeSet<String>) {
+            let Some(keys) = value.as_object() else {
+                return;
+            };
+            types.extend(
+                keys.get("model_type")
+                    .and_then(Value::as_str)
+                    .map(str::to_string),
+            );
+            keys.values().for_each(|value| add(value, types));
+        }
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                add_committed(&path, types);
+            } else if path.ends_with("config.json") {
+                add(
+                    &serde_json::from_slice(&fs::read(path).unwrap()).unwrap(),
+                    types,
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn each_file_of_families_has_a_committed_checkpoint() {
+        let mut types = BTreeSet::new();
+        let weights = Path::new(env!("CARGO_MANIFEST_DIR")).join("weights");
+        add_committed(&weights, &mut types);
+        let missing: Vec<String> = FILES
+            .iter()
+            .map(|file| {
+                file()
+                    .into_iter()
+                    .flat_map(|family| family.model_types)
+                    .collect()
+            })
+            .filter(|of_file: &Vec<String>| !of_file.iter().any(|name| types.contains(name)))
+            .map(|of_file| of_file.join(", "))
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "no config.json in weights has one of {missing:#?}"
+        );
+    }
+}

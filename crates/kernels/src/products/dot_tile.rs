@@ -155,13 +155,8 @@ impl<F: Format> DotTile<'_, F> {
                     }
                 }
             }
-            // SAFETY: the panel's scales, as above, for a part in the chunk. Unrolled by hand, as above.
-            let column_scales = unsafe {
-                [
-                    d.scales(layout, scales(0), part),
-                    d.scales(layout, scales(1), part),
-                ]
-            };
+            // SAFETY: the panel's scales, as above, for a part in the chunk.
+            let column_scales = unsafe { d.scales(layout, [scales(0), scales(1)], part) };
             let total = match part {
                 0 => self.total,
                 _ => Total::Running,

@@ -215,11 +215,16 @@ pub trait Dots<F: Format>: Instructions {
         0
     }
 
-    /// Loads a part's scales for one column vector.
+    /// Loads a part's scales for two adjacent vectors.
     ///
     /// # Safety
-    /// Same as for [`Self::start`]; the chunk has this part.
-    unsafe fn scales(self, layout: F::Layout, scales: *const F::Word, part: usize) -> Self::Scales;
+    /// Same as for [`Self::start`], for both; the chunk has this part.
+    unsafe fn scales(
+        self,
+        layout: F::Layout,
+        scales: [*const F::Word; WIDTH],
+        part: usize,
+    ) -> [Self::Scales; WIDTH];
 
     /// Loads several parts' scales for two adjacent vectors. Branches on the layout once for all.
     ///
@@ -233,10 +238,8 @@ pub trait Dots<F: Format>: Instructions {
         to: &mut [[MaybeUninit<Self::Scales>; WIDTH]],
     ) {
         for (part, to) in to.iter_mut().enumerate() {
-            for (to, scales) in to.iter_mut().zip(scales) {
-                // SAFETY: the caller's promise.
-                to.write(unsafe { self.scales(layout, scales, part) });
-            }
+            // SAFETY: the caller's promise.
+            *to = unsafe { self.scales(layout, scales, part) }.map(MaybeUninit::new);
         }
     }
 

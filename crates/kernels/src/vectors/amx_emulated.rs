@@ -6,7 +6,7 @@
 use std::{array::from_fn, cell::Cell};
 
 use super::avx512::Avx512;
-use super::level::token;
+use super::level::{Instructions, Task, token};
 use super::tiles::{RIGHT, TILE, TILES, TileShapes, Tiles};
 
 token! {
@@ -78,7 +78,6 @@ impl Tiles for AmxEmulated {
         REGISTERS.set(None);
     }
 
-    #[inline(always)]
     unsafe fn zero(self, tile: usize) {
         let mut registers = Registers::taken();
         registers.rows(tile);
@@ -86,7 +85,6 @@ impl Tiles for AmxEmulated {
         registers.put();
     }
 
-    #[inline(always)]
     unsafe fn load(self, tile: usize, from: *const u32, stride: usize) {
         let mut registers = Registers::taken();
         let rows = registers.rows(tile);
@@ -102,7 +100,6 @@ impl Tiles for AmxEmulated {
         registers.put();
     }
 
-    #[inline(always)]
     unsafe fn store(self, tile: usize, to: *mut u32, stride: usize) {
         let registers = Registers::taken();
         let rows = registers.rows(tile);
@@ -114,8 +111,25 @@ impl Tiles for AmxEmulated {
         registers.put();
     }
 
-    #[inline(always)]
     unsafe fn multiply_add(self, sums: usize, left: usize) {
+        self.enter(Products { sums, left });
+    }
+
+    unsafe fn multiply_add_bytes(self, sums: usize, left: usize) {
+        self.enter(ProductsOfBytes { sums, left });
+    }
+}
+
+/// The product of a row tile and [`RIGHT`], added to sums. A function of its own, for it is long.
+struct Products {
+    sums: usize,
+    left: usize,
+}
+
+impl Task<AmxEmulated> for Products {
+    #[inline(always)]
+    fn compute(self, _: AmxEmulated) {
+        let Self { sums, left } = self;
         let mut registers = Registers::taken();
         let rows = registers.rows(sums);
         assert_eq!((registers.rows(left), registers.rows(RIGHT)), (rows, TILE));
@@ -131,9 +145,18 @@ impl Tiles for AmxEmulated {
         }
         registers.put();
     }
+}
 
+/// Like [`Products`], for bytes.
+struct ProductsOfBytes {
+    sums: usize,
+    left: usize,
+}
+
+impl Task<AmxEmulated> for ProductsOfBytes {
     #[inline(always)]
-    unsafe fn multiply_add_bytes(self, sums: usize, left: usize) {
+    fn compute(self, _: AmxEmulated) {
+        let Self { sums, left } = self;
         let mut registers = Registers::taken();
         let rows = registers.rows(sums);
         assert_eq!((registers.rows(left), registers.rows(RIGHT)), (rows, TILE));

@@ -8,7 +8,7 @@ use super::group_scales::{E2M1, NON_LINEAR};
 use super::quantized::Quantized;
 use super::quantized_dots::{self, quantized_dots, short_quantized_dots};
 use crate::products::formats::{bf16 as pairs, int8};
-use crate::products::{Dots, dots};
+use crate::products::{Dots, WIDTH, dots};
 use crate::vectors::amx::Amx;
 use crate::vectors::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
 use crate::vectors::{Vectors, Words};
@@ -65,7 +65,7 @@ impl Dots<bf16> for Avx512Bf16 {
         unsafe fn left(self, row: *const u32, group: usize) -> __m512i { self.avx512().splat_word(*row.add(group)) }
         unsafe fn right(self, from: *const u32, _: usize) -> __m512i { self.avx512().load_words(from) }
         unsafe fn start(self, _: *const u32, _: *const u32) -> __m512 { _mm512_setzero_ps() }
-        unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn scales(self, _: (), _: [*const u32; WIDTH], _: usize) -> [(); WIDTH] { [(); WIDTH] }
         unsafe fn to_floats(self, sum: __m512, _: *const u32, _: usize, _: ()) -> __m512 { sum }
     }
 }
@@ -133,7 +133,9 @@ impl Dots<i8> for Avx512Vnni {
             let (start, center) = (self.avx512().splat_word(*row.add(1)), self.avx512().splat_word(*row.add(2)));
             _mm512_dpwssd_epi32(start, center, self.avx512().load_words(scales))
         }
-        unsafe fn scales(self, _: (), scales: *const u32, _: usize) -> __m512i { self.avx512().load_words(scales) }
+        unsafe fn scales(self, _: (), [a, b]: [*const u32; WIDTH], _: usize) -> [__m512i; WIDTH] {
+            [self.avx512().load_words(a), self.avx512().load_words(b)]
+        }
         unsafe fn to_floats(self, sum: __m512i, row: *const u32, _: usize, scales: __m512i) -> __m512 {
             int8::to_floats(self.avx512(), sum, row, scales)
         }

@@ -9,7 +9,7 @@
 use bytemuck::cast_slice;
 use half::bf16;
 
-use crate::products::{Dots, Format, dots, tile};
+use crate::products::{Dots, Format, WIDTH, dots, tile};
 use crate::vectors::{Level, Vectors};
 
 /// A row's chunk has as many bytes as an f32 chunk.
@@ -109,7 +109,7 @@ impl<V: Level> Dots<bf16> for V {
             [self.low_halves(pairs), self.high_halves(pairs)]
         }
         unsafe fn start(self, _: *const u32, _: *const u32) -> Single<V> { Vectors::<f32>::splat(self, 0.0) }
-        unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn scales(self, _: (), _: [*const u32; WIDTH], _: usize) -> [(); WIDTH] { [(); WIDTH] }
         unsafe fn to_floats(self, sum: Single<V>, _: *const u32, _: usize, _: ()) -> Single<V> { sum }
     }
 }

@@ -4,7 +4,7 @@
 use half::bf16;
 
 use crate::products::formats::{bf16 as pairs, int8};
-use crate::products::{Dots, dots};
+use crate::products::{Dots, WIDTH, dots};
 use crate::vectors::amx_emulated::AmxEmulated;
 use crate::vectors::avx512::Avx512;
 use crate::vectors::{Vectors, Words};
@@ -33,7 +33,7 @@ impl Dots<bf16> for AmxEmulated {
         unsafe fn left(self, row: *const u32, group: usize) -> Self::Left { self.avx512().splat_word(*row.add(group)) }
         unsafe fn right(self, from: *const u32, _: usize) -> Self::Right { self.avx512().load_words(from) }
         unsafe fn start(self, _: *const u32, _: *const u32) -> Self::Sum { Vectors::<f32>::splat(self.avx512(), 0.0) }
-        unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn scales(self, _: (), _: [*const u32; WIDTH], _: usize) -> [(); WIDTH] { [(); WIDTH] }
         unsafe fn to_floats(self, sum: Self::Sum, _: *const u32, _: usize, _: ()) -> Self::Sum { sum }
     }
 }
@@ -77,7 +77,9 @@ impl Dots<i8> for AmxEmulated {
             let (start, center) = (v.splat_word(*row.add(1)), v.splat_pair(*row.add(2)));
             v.add_products_of_pairs(start, center, v.load_words(scales))
         }
-        unsafe fn scales(self, _: (), scales: *const u32, _: usize) -> Self::Scales { self.avx512().load_words(scales) }
+        unsafe fn scales(self, _: (), [a, b]: [*const u32; WIDTH], _: usize) -> [Self::Scales; WIDTH] {
+            [self.avx512().load_words(a), self.avx512().load_words(b)]
+        }
         unsafe fn to_floats(self, sum: Self::Sum, row: *const u32, _: usize, scales: Self::Scales) -> <Avx512 as Vectors<f32>>::Vector {
             int8::to_floats(self.avx512(), sum, row, scales)
         }

@@ -10,7 +10,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::f16;
 
-use crate::products::{CHUNK, Dots, Format, dots};
+use crate::products::{CHUNK, Dots, Format, WIDTH, dots};
 use crate::vectors::{Level, MAX_LANES, Vectors};
 
 impl Format for f16 {
@@ -99,7 +99,7 @@ impl<V: Level> Dots<f16> for V {
             [self.load_half(halves), self.load_half(halves.add(<V as Vectors<f32>>::LANES))]
         }
         unsafe fn start(self, _: *const u32, _: *const u32) -> Single<V> { Vectors::<f32>::splat(self, 0.0) }
-        unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn scales(self, _: (), _: [*const u32; WIDTH], _: usize) -> [(); WIDTH] { [(); WIDTH] }
         unsafe fn to_floats(self, sum: Single<V>, _: *const u32, _: usize, _: ()) -> Single<V> { sum }
     }
 }

@@ -1,6 +1,6 @@
 //! f32 and f64, packed without conversion: a word is one value, and a dot product is a multiply-add.
 
-use crate::products::{CHUNK, Dots, Format, dots};
+use crate::products::{CHUNK, Dots, Format, WIDTH, dots};
 use crate::vectors::{Level, Vectors};
 
 macro_rules! stored_as_computed {
@@ -51,7 +51,7 @@ macro_rules! stored_as_computed {
                 unsafe fn left(self, row: *const $type, group: usize) -> Self::Left { self.splat(*row.add(group)) }
                 unsafe fn right(self, from: *const $type, _: usize) -> Self::Right { self.load(from) }
                 unsafe fn start(self, _: *const $type, _: *const $type) -> Self::Sum { Vectors::<$type>::splat(self, 0.0) }
-                unsafe fn scales(self, _: (), _: *const $type, _: usize) -> () { () }
+                unsafe fn scales(self, _: (), _: [*const $type; WIDTH], _: usize) -> [(); WIDTH] { [(); WIDTH] }
                 unsafe fn to_floats(self, sum: Self::Sum, _: *const $type, _: usize, _: ()) -> Self::Sum { sum }
             }
         }

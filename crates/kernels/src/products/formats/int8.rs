@@ -30,7 +30,7 @@
 //! row, widened:     f32 scale  start             words: i16 values 0, 2  i16 values 1, 3  ..
 //! ```
 
-use crate::products::{CHUNK, Dots, Format, dots};
+use crate::products::{CHUNK, Dots, Format, WIDTH, dots};
 use crate::vectors::{Level, Vectors, Words};
 
 // A row's integers have |a| <= 255, a column's |w| <= 127.
@@ -279,7 +279,9 @@ impl<V: Level> Dots<i8> for V {
             [self.even_bytes(quads), self.odd_bytes(quads)]
         }
         unsafe fn start(self, row: *const u32, _: *const u32) -> V::Words { self.splat_word(*row.add(1)) }
-        unsafe fn scales(self, _: (), scales: *const u32, _: usize) -> V::Words { self.load_words(scales) }
+        unsafe fn scales(self, _: (), [a, b]: [*const u32; WIDTH], _: usize) -> [V::Words; WIDTH] {
+            [self.load_words(a), self.load_words(b)]
+        }
         unsafe fn to_floats(self, sum: V::Words, row: *const u32, _: usize, scales: V::Words) -> <V as Vectors<f32>>::Vector {
             to_floats(self, sum, row, scales)
         }

@@ -6,7 +6,7 @@ use super::group_scales::{
     BYTES, E2M1_ZERO, GroupScales, POWER_UNIT, SIX_BITS, ScaleLayout, ScaleType, zeros_at,
 };
 use crate::products::{WIDTH, parts};
-use crate::vectors::{Vectors, Words};
+use crate::vectors::{Instructions, Task, Vectors, Words};
 
 /// A scale and an offset for each column in a vector.
 #[derive(Clone, Copy)]
@@ -16,40 +16,66 @@ pub struct ScaleAndOffset<V> {
 }
 
 impl ScaleLayout {
-    /// Loads one part's scale and offset for a column vector. The values equal [`Self::unpack`]'s.
+    /// Loads one part's scales and offsets for two adjacent vectors. The values equal [`Self::unpack`]'s.
     ///
     /// # Safety
-    /// `scales` points to a word vector in each panel row that holds scale words for a chunk with this part. The rows
-    /// are `stride` words apart.
+    /// `scales` points to two word vectors in each panel row that holds scale words for a chunk with this part. The
+    /// rows are `stride` words apart.
     #[inline(always)]
     pub unsafe fn read<V: Words>(
         self,
         v: V,
-        scales: (*const u32, usize),
+        scales: ([*const u32; WIDTH], usize),
         part: usize,
-    ) -> ScaleAndOffset<V::Vector> {
+    ) -> [ScaleAndOffset<V::Vector>; WIDTH] {
         // SAFETY: the caller's promise.
         unsafe { self.scales.read(v, scales, self.group(part)) }
     }
 
-    /// Loads all parts' scales and offsets for two adjacent vectors, as [`Self::read`] does for one.
+    /// Loads all parts' scales and offsets, as [`Self::read`] does for one part.
     ///
     /// # Safety
-    /// Same as for [`Self::read`], for both vectors and these parts.
+    /// Same as for [`Self::read`], for these parts.
     #[inline(always)]
-    pub unsafe fn read_all<V: Words>(
+    pub unsafe fn read_all<V: Words + Instructions>(
         self,
         v: V,
-        scales: ([*const u32; WIDTH], usize),
+        (scales, stride): ([*const u32; WIDTH], usize),
         to: &mut [[MaybeUninit<ScaleAndOffset<V::Vector>>; WIDTH]],
     ) {
-        let groups = parts(to.len(), self.parts);
-        // SAFETY: the caller's promise; a group has a part at least.
-        unsafe { self.scales.read_all(v, scales, &mut to[..groups]) };
+        v.enter(ReadAll {
+            layout: self,
+            scales,
+            stride,
+            to,
+        });
+    }
+}
+
+/// The arguments of [`ScaleLayout::read_all`], which promises the memory. The code for all layouts is compiled once for
+/// each instruction set. Inlined, it was most of the compile time of [`PanelPairs`](crate::products::PanelPairs).
+struct ReadAll<'a, V> {
+    layout: ScaleLayout,
+    scales: [*const u32; WIDTH],
+    stride: usize,
+    to: &'a mut [[MaybeUninit<ScaleAndOffset<V>>; WIDTH]],
+}
+
+impl<V: Words> Task<V> for ReadAll<'_, V::Vector> {
+    #[inline(always)]
+    fn compute(self, v: V) {
+        let Self { layout, to, .. } = self;
+        let groups = parts(to.len(), layout.parts);
+        // SAFETY: the promise of `read_all`; a group has a part at least.
+        unsafe {
+            layout
+                .scales
+                .read_all(v, (self.scales, self.stride), &mut to[..groups])
+        };
         // In reverse order, so that no group is overwritten before its parts are copied.
-        if self.parts > 1 {
+        if layout.parts > 1 {
             for part in (0..to.len()).rev() {
-                to[part] = to[self.group(part)];
+                to[part] = to[layout.group(part)];
             }
         }
     }
@@ -216,31 +242,34 @@ impl<V: Words> Rows<V> {
 }
 
 impl GroupScales {
-    /// Loads one group's scale and offset for a column vector. The values equal [`Self::unpack`]'s.
+    /// Loads one group's scales and offsets for two adjacent vectors. The values equal [`Self::unpack`]'s.
     ///
     /// # Safety
-    /// `scales` points to a word vector in each panel row that holds scale words for a chunk with this group. The
-    /// rows are `stride` words apart.
+    /// Same as for [`ScaleLayout::read`], for a chunk with this group.
     #[inline(always)]
     unsafe fn read<V: Words>(
         self,
         v: V,
-        (scales, stride): (*const u32, usize),
+        ([a, b], stride): ([*const u32; WIDTH], usize),
         group: usize,
-    ) -> ScaleAndOffset<V::Vector> {
-        let rows = Rows { v, scales, stride };
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                Self::Zero { scales, zero } => rows.zero(scales, zero, group),
-                Self::Zeros { scales, least } => rows.zeros(scales, least, group),
-                Self::Minima(of) => rows.minima(of, group),
-                Self::TwoLevels => rows.two_levels(group),
-                Self::Microscaled => rows.microscaled(group),
-                Self::Signed => rows.signed(group),
-                Self::Nibbles => rows.nibbles(group),
-                Self::Short { zero } => rows.short(zero, group),
-            }
+    ) -> [ScaleAndOffset<V::Vector>; WIDTH] {
+        let [a, b] = [a, b].map(|scales| Rows { v, scales, stride });
+        macro_rules! both {
+            ($read:ident($($of:expr),*)) => {
+                // SAFETY: the caller's promise.
+                unsafe { [a.$read($($of,)* group), b.$read($($of,)* group)] }
+            };
+        }
+        // One branch for both: the compiler copies a tile's code for each way through its branches.
+        match self {
+            Self::Zero { scales, zero } => both!(zero(scales, zero)),
+            Self::Zeros { scales, least } => both!(zeros(scales, least)),
+            Self::Minima(of) => both!(minima(of)),
+            Self::TwoLevels => both!(two_levels()),
+            Self::Microscaled => both!(microscaled()),
+            Self::Signed => both!(signed()),
+            Self::Nibbles => both!(nibbles()),
+            Self::Short { zero } => both!(short(zero)),
         }
     }
 

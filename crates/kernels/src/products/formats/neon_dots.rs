@@ -111,7 +111,7 @@ impl Dots<bf16> for NeonBf16 {
         unsafe fn left(self, row: *const u32, group: usize) -> uint32x4_t { vld1q_dup_u32(row.add(group)) }
         unsafe fn right(self, from: *const u32, _: usize) -> U32x8 { self.neon().load_words(from) }
         unsafe fn start(self, _: *const u32, _: *const u32) -> U32x8 { [vdupq_n_u32(0); 2] }
-        unsafe fn scales(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn scales(self, _: (), _: [*const u32; WIDTH], _: usize) -> [(); WIDTH] { [(); WIDTH] }
         unsafe fn to_floats(self, sum: U32x8, _: *const u32, _: usize, _: ()) -> [float32x4_t; 2] {
             [vreinterpretq_f32_u32(sum[0]), vreinterpretq_f32_u32(sum[1])]
         }
@@ -170,7 +170,9 @@ macro_rules! dots_of_bytes {
                         vreinterpretq_u32_s32(vmlaq_n_s32(start, sums, center.into()))
                     })
                 }
-                unsafe fn scales(self, _: (), scales: *const u32, _: usize) -> U32x8 { self.neon().load_words(scales) }
+                unsafe fn scales(self, _: (), [a, b]: [*const u32; WIDTH], _: usize) -> [U32x8; WIDTH] {
+            [self.neon().load_words(a), self.neon().load_words(b)]
+        }
                 unsafe fn to_floats(self, sum: U32x8, row: *const u32, _: usize, scales: U32x8) -> [float32x4_t; 2] {
                     int8::to_floats(self.neon(), sum, row, scales)
                 }

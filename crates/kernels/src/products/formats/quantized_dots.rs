@@ -49,11 +49,13 @@ fn pack_parts<const PART: usize>(row: &[f32], scales: &mut [u32], words: &mut [u
     {
         let row = &row[part * PART..row.len().min((part + 1) * PART)];
         let mut terms = [0i8; MAX_PART];
-        // A length known at compile time gives loops without remainders.
-        *part_scales = match <&[f32; PART]>::try_from(row) {
-            Ok(row) => quantize(row, &mut terms),
-            Err(_) => quantize(row, &mut terms),
-        };
+        let mut padded = [0.0; PART];
+        // A length known at compile time gives loops without remainders. Zeros change neither scale nor sum.
+        let row = <&[f32; PART]>::try_from(row).unwrap_or_else(|_| {
+            padded[..row.len()].copy_from_slice(row);
+            &padded
+        });
+        *part_scales = quantize(row, &mut terms);
         if bytes == 1 {
             let quads = bytemuck::cast::<_, [u32; MAX_PART / 4]>(terms);
             words.copy_from_slice(&quads[..PART / 4]);
@@ -73,7 +75,7 @@ fn pack_parts<const PART: usize>(row: &[f32], scales: &mut [u32], words: &mut [u
 
 /// Quantizes a part's values, and returns its scale words.
 #[inline(always)]
-fn quantize(row: &[f32], terms: &mut [i8; MAX_PART]) -> [u32; 2] {
+fn quantize<const PART: usize>(row: &[f32; PART], terms: &mut [i8; MAX_PART]) -> [u32; 2] {
     // Without the sign bit, floats compare like their bits. NaN is beyond infinity.
     let largest = row.iter().fold(0, |largest, x| {
         let magnitude = x.to_bits() & !(1 << 31);
@@ -279,9 +281,9 @@ macro_rules! quantized_dots {
                 unsafe fn scales(
                     $self,
                     layout: $crate::products::formats::group_scales::ScaleLayout,
-                    scales: *const u32,
+                    scales: [*const u32; $crate::products::WIDTH],
                     part: usize
-                ) -> Self::Scales {
+                ) -> [Self::Scales; $crate::products::WIDTH] {
                     Quantized::<$code>::known(layout).read($vectors, (scales, <Self as Dots<Quantized<$code>>>::PANEL), part)
                 }
                 unsafe fn all_scales(

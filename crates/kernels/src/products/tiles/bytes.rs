@@ -93,6 +93,9 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, i8>> {
         sums.add(&rows[QUAD_SCALE_WORDS..], b, words, Order::Words, ahead);
         sums.end(&mut integers);
         let v = d.vectors();
+        let halves = [0, TILE].map(|start| scales[start..][..TILE].as_ptr());
+        // SAFETY: both vectors of the panel's scales.
+        let column_scales = unsafe { d.scales((), halves, 0) };
         let rows = rows.chunks_exact(row_words);
         let totals = tile.totals.chunks_exact_mut(PANEL);
         for ((row, integers), totals) in rows.zip(integers.chunks_exact(PANEL)).zip(totals) {
@@ -101,12 +104,12 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, i8>> {
                     &integers[j * TILE..][..TILE],
                     &mut totals[j * TILE..][..TILE],
                 );
-                let (row, scales) = (row.as_ptr(), scales[j * TILE..][..TILE].as_ptr());
+                let row = row.as_ptr();
                 // SAFETY: a packed row, and sum, scale and total vectors; the token proves AVX-512.
                 unsafe {
                     let sum = _mm512_loadu_si512(integers.as_ptr().cast());
-                    let sum = _mm512_add_epi32(sum, d.start(row, scales));
-                    let sum = d.to_floats(sum, row, 0, d.scales((), scales, 0));
+                    let sum = _mm512_add_epi32(sum, d.start(row, halves[j]));
+                    let sum = d.to_floats(sum, row, 0, column_scales[j]);
                     let total = match tile.total {
                         Total::New => sum,
                         Total::Running => Vectors::<f32>::add(v, v.load(totals.as_ptr()), sum),
