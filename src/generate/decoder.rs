@@ -181,10 +181,7 @@ impl Decoder for CausalDecoder {
 
     fn forget(&mut self) {
         self.tokens.clear();
-        self.cache = match self.copied {
-            Some(_) => self.model.new_cache().copying(),
-            None => self.model.new_cache(),
-        };
+        self.cache = self.model.new_cache();
     }
 
     fn max_positions(&self) -> Option<usize> {

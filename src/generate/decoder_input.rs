@@ -13,8 +13,6 @@ pub(super) struct DecoderInput<D> {
     batch: usize,
     /// The prompts had unequal lengths.
     is_padded: bool,
-    /// The longest sequence is beyond [`Decoder::renewed_after`].
-    is_long: bool,
 }
 
 impl<D: Decoder> DecoderInput<D> {
@@ -23,7 +21,6 @@ impl<D: Decoder> DecoderInput<D> {
             decoder,
             batch: 0,
             is_padded: false,
-            is_long: false,
         }
     }
 
@@ -48,14 +45,14 @@ impl<D: Decoder> DecoderInput<D> {
     /// Returns the logits of the next token for each sequence, `[sequences, n_tokens]`. Each sequence extends, by one token,
     /// the previous step's sequence with the index in `parents`.
     pub fn logits(&mut self, sequences: &[&[u32]], parents: &[usize]) -> Result<Tensor> {
-        let lengths = sequences.iter().map(|tokens| tokens.len());
-        let is_long = lengths.max().unwrap_or(0) > self.decoder.renewed_after();
+        let limit = self.decoder.renewed_after();
+        let is_renewed = sequences.iter().any(|tokens| tokens.len() - 1 == limit);
         let is_first = self.batch == 0;
         let moves = !parents.iter().copied().eq(0..self.batch);
         if !is_first && moves {
             self.decoder.keep_sequences(parents)?;
         }
-        let input = if is_first || is_long != self.is_long {
+        let input = if is_first || is_renewed {
             let n_kept = match sequences {
                 [only] if is_first => self.decoder.keep_prefix(only)?,
                 _ => {
@@ -70,7 +67,7 @@ impl<D: Decoder> DecoderInput<D> {
         } else {
             last_tokens(sequences, self.is_padded)?
         };
-        (self.batch, self.is_long) = (sequences.len(), is_long);
+        self.batch = sequences.len();
         let logits = self.decoder.next_logits(&input)?;
         match logits.dims() {
             [batch, _] if *batch == sequences.len() => logits.to_dtype(DType::F32),

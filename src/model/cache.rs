@@ -47,18 +47,11 @@ impl ModelCache {
         reached
     }
 
-    /// Prepares an empty cache for [`Self::take_sequences`].
-    pub(crate) fn copying(self) -> Self {
-        Self {
-            keys_and_values: self.keys_and_values.copying(),
-            ..self
-        }
-    }
-
     /// Replaces the batch by copies of the given sequences, in this order. The encoder output is taken from the
     /// sequences `encoder_rows`, if given. These must rise, and must hold the same encoder output.
     ///
-    /// If a sequence is not in the batch, or the cache was not prepared by [`Self::copying`].
+    /// # Errors
+    /// If a sequence is not in the batch.
     pub(crate) fn take_sequences(
         &mut self,
         sequences: &[usize],

@@ -48,6 +48,7 @@ mod sampling;
 mod saved;
 mod shared_words;
 mod two_towers;
+mod unequal_prompts;
 mod variants;
 mod vision;
 mod without_a_device;

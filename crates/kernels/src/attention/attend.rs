@@ -160,7 +160,7 @@ impl<'a> Call<'a> {
         let span = rows.group.span(&part, rows.layout);
         match self.key_value {
             KeyValue::Packed(panels) => {
-                let chunk = |index| panels.chunk::<F>(sequence, head, index);
+                let chunk = |index| panels[sequence].chunk::<F>(head, index);
                 self.tiles(kernel, &rows, part, &span, &chunk);
             }
             KeyValue::Projected { keys, key, value } => {

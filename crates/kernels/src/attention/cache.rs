@@ -1,33 +1,34 @@
-//! The KV cache for one layer: packed keys and values at earlier positions.
+//! The KV cache for one layer and sequence: packed keys and values at earlier positions.
 //!
 //! ```text
 //! positions.start            positions.end
 //!       |                          |
 //! | .. k k k k | k k k k k k | k k k ...... |      blocks with `chunk` positions
-//!   block 0      block 1       block 2             each [batch, n_kv_heads, chunk layout]
+//!   block 0      block 1       block 2             each [n_kv_heads, chunk layout]
 //! ```
 
-use std::{collections::VecDeque, fmt, ops::Range};
+use std::{collections::VecDeque, fmt, ops::Range, sync::Arc};
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::bf16;
 
 use super::{
-    AttentionKernel, Chunk, Fill, Heads, Layout, Operand, OperandFormat, Shape, Values,
+    AttentionKernel, Chunk, Fill, Heads, Layout, Operand, OperandFormat, Sequences, Shape, Values,
     WithAttentionKernel,
 };
 use crate::memory::{Aligned, LargePages};
 use crate::{cpu::Cpu, threads::parallel, vectors::Isa};
 
-/// A layer's keys and values for a batch of sequences, packed in the layout that [`attend`](super::attend) reads.
+/// A layer's keys and values for one sequence, packed in the layout that [`attend`](super::attend) reads.
 ///
 /// Positions are numbered from the first one ever appended. A block holds one chunk. Appending writes only the new
-/// positions, and blocks dropped from the front are reused at the end.
+/// positions, and blocks dropped from the front are reused at the end. Clones share their blocks until one of them
+/// writes: it then copies the last block.
 pub struct KeyValuePanels {
     shape: PanelShape,
     layout: Layout,
     /// Block 0 begins at the last chunk boundary at or before `positions.start`.
-    blocks: VecDeque<CacheBlock>,
+    blocks: VecDeque<Arc<CacheBlock>>,
     /// Blocks to reuse.
     free: Vec<CacheBlock>,
     /// The allocator for new blocks.
@@ -42,23 +43,46 @@ pub struct PanelShape {
     pub isa: Isa,
     /// The storage format.
     pub stored: OperandFormat,
-    /// Sequence count.
-    pub batch: usize,
     /// Key/value head count.
     pub n_kv_heads: usize,
     /// Dimensions per head.
     pub head_dim: usize,
 }
 
-/// A chunk of positions, for every sequence and head.
+/// A chunk of positions, for every head.
 struct CacheBlock {
-    /// `[batch, n_kv_heads, chunk]`. Memory after that belonged to sequences that were removed.
+    /// `[n_kv_heads, chunk]`.
     memory: Aligned<u32>,
-    /// `[batch, n_kv_heads]`.
+    /// `[n_kv_heads]`.
     values: Vec<Values>,
     /// True if only written pages are allocated. All layers' last blocks are a large share of a short cache. A full
     /// block moves to the large pages that the others use.
     is_begun: bool,
+}
+
+impl CacheBlock {
+    /// Returns a copy, with memory in `pages`.
+    fn copy_in(&self, pages: &LargePages) -> Self {
+        let mut memory = Aligned::zeros_in(pages, self.memory.len());
+        memory.copy_from_slice(&self.memory);
+        Self {
+            memory,
+            values: self.values.clone(),
+            is_begun: false,
+        }
+    }
+}
+
+impl Clone for KeyValuePanels {
+    fn clone(&self) -> Self {
+        Self {
+            blocks: self.blocks.clone(),
+            free: Vec::new(),
+            pages: self.pages.clone(),
+            positions: self.positions.clone(),
+            ..*self
+        }
+    }
 }
 
 impl fmt::Debug for KeyValuePanels {
@@ -91,47 +115,6 @@ impl KeyValuePanels {
         }
     }
 
-    /// Returns a copy, with memory next to other layers' panels.
-    pub fn copy_in(&self, pages: &LargePages) -> Self {
-        let copy = |block: &CacheBlock| {
-            let mut memory = Aligned::zeros_in(pages, block.memory.len());
-            memory.copy_from_slice(&block.memory);
-            let values = block.values.clone();
-            CacheBlock {
-                memory,
-                values,
-                is_begun: false,
-            }
-        };
-        Self {
-            blocks: self.blocks.iter().map(copy).collect(),
-            free: Vec::new(),
-            pages: pages.clone(),
-            positions: self.positions.clone(),
-            ..*self
-        }
-    }
-
-    /// Keeps only the given sequences in the batch, in ascending order. They move up within their memory. The rest
-    /// stays allocated, but unused.
-    ///
-    /// # Panics
-    /// If a sequence is beyond the batch, or not in ascending order.
-    pub fn keep_sequences(&mut self, sequences: &[usize]) {
-        let (n_heads, length) = (self.shape.n_kv_heads, self.layout.len());
-        for CacheBlock { memory, values, .. } in self.blocks.iter_mut().chain(&mut self.free) {
-            for (to, &from) in sequences.iter().enumerate() {
-                assert!(to <= from, "sequences must be in ascending order");
-                let from = from * n_heads..(from + 1) * n_heads;
-                let to = to * n_heads;
-                memory.copy_within(from.start * length..from.end * length, to * length);
-                values.copy_within(from, to);
-            }
-            values.truncate(sequences.len() * n_heads);
-        }
-        self.shape.batch = sequences.len();
-    }
-
     /// Returns the shape and format that the panels are packed for.
     pub fn shape(&self) -> PanelShape {
         self.shape
@@ -152,7 +135,6 @@ impl KeyValuePanels {
         let requested = PanelShape {
             isa,
             stored,
-            batch: shape.queries.batch(),
             n_kv_heads: shape.n_kv_heads,
             head_dim: shape.head_dim,
         };
@@ -162,39 +144,64 @@ impl KeyValuePanels {
         );
     }
 
-    /// Appends `seq` positions to each sequence. Row `b · seq + i` in `key` and `value` is sequence `b`'s `i`th new
-    /// position.
+    /// Appends new positions to each of some sequences. `rows` are those of their keys and values.
     ///
     /// # Panics
     /// If lengths do not match, or `cpu` has another instruction set than the panels.
-    pub fn append(&mut self, cpu: Cpu, seq: usize, key: Heads, value: Heads) {
+    pub fn append_all(all: &mut [Self], cpu: Cpu, rows: Sequences, key: Heads, value: Heads) {
+        assert_eq!(
+            all.len(),
+            rows.batch(),
+            "panels and rows differ in batch size"
+        );
+        let n = rows.longest() * all.first().map_or(0, Self::width);
+        let threads = cpu.for_work(all.len() * n * WORK_PER_NUMBER).threads;
+        // Each thread takes whole sequences, or all threads share one.
+        let (n_tasks, cpu) = match all.len() < threads {
+            true => (1, cpu),
+            false => (threads, cpu.alone()),
+        };
+        parallel::for_chunks(n_tasks, all, 1, |sequence, panels| {
+            panels[0].append(cpu, rows.rows(sequence), key, value);
+        });
+    }
+
+    /// Appends the keys and values in some rows.
+    ///
+    /// # Panics
+    /// If lengths do not match, or `cpu` has another instruction set than the panels.
+    pub fn append(&mut self, cpu: Cpu, rows: Range<usize>, key: Heads, value: Heads) {
         let (shape, isa) = (self.shape, self.shape.isa);
         assert_eq!(
             isa, cpu.isa,
             "the panels are packed for another instruction set"
         );
-        let width = shape.n_kv_heads * shape.head_dim;
-        key.check(shape.batch * seq, width);
-        value.check(shape.batch * seq, width);
-        if width == 0 {
-            self.positions.end += seq;
+        key.check(rows.end, self.width());
+        value.check(rows.end, self.width());
+        if self.width() == 0 {
+            self.positions.end += rows.len();
             return;
         }
         match shape.stored {
-            OperandFormat::F32 => self.append_packed(cpu, &*f32::kernel(isa), seq, key, value),
-            OperandFormat::Bf16 => self.append_packed(cpu, &*bf16::kernel(isa), seq, key, value),
+            OperandFormat::F32 => self.append_packed(cpu, &*f32::kernel(isa), rows, key, value),
+            OperandFormat::Bf16 => self.append_packed(cpu, &*bf16::kernel(isa), rows, key, value),
         }
+    }
+
+    /// Returns the columns in all heads.
+    fn width(&self) -> usize {
+        self.shape.n_kv_heads * self.shape.head_dim
     }
 
     fn append_packed<F: Operand>(
         &mut self,
         cpu: Cpu,
         kernel: &dyn AttentionKernel<F>,
-        seq: usize,
+        rows: Range<usize>,
         key: Heads,
         value: Heads,
     ) {
-        let (n_kv_heads, layout) = (self.shape.n_kv_heads, self.layout);
+        let (layout, seq) = (self.layout, rows.len());
         let chunk = layout.positions;
         let mut done = 0;
         while done < seq {
@@ -206,13 +213,18 @@ impl KeyValuePanels {
             let Some(block) = self.blocks.back_mut() else {
                 return;
             };
+            if Arc::get_mut(block).is_none() {
+                *block = Arc::new(block.copy_in(&self.pages));
+            }
+            let Some(block) = Arc::get_mut(block) else {
+                return;
+            };
             let work = block.values.len() * count * 2 * layout.head_dim * WORK_PER_NUMBER;
             let threads = cpu.for_work(work).threads;
             let fill = |start: usize, memory: &mut [u32], values: &mut [Values]| {
-                let at = start / layout.len();
-                let (sequence, head) = (at / n_kv_heads, at % n_kv_heads);
+                let head = start / layout.len();
                 // No row after the last new one, so that whole key panels are padded rather than read past the end.
-                let (first, end) = (sequence * seq, done + count);
+                let (first, end) = (rows.start, done + count);
                 kernel.fill(Fill {
                     layout,
                     key: key.view(first, end, head, layout.head_dim),
@@ -224,14 +236,11 @@ impl KeyValuePanels {
                 });
             };
             let CacheBlock { memory, values, .. } = &mut *block;
-            let memory = &mut memory[..values.len() * layout.len()];
             parallel::for_chunk_pairs(threads, memory, layout.len(), values, 1, fill);
             done += count;
             self.positions.end += count;
             if self.positions.end.is_multiple_of(chunk) && block.is_begun {
-                let mut whole = Aligned::zeros_in(&self.pages, block.memory.len());
-                whole.copy_from_slice(&block.memory);
-                (block.memory, block.is_begun) = (whole, false);
+                *block = block.copy_in(&self.pages);
             }
         }
     }
@@ -241,7 +250,8 @@ impl KeyValuePanels {
         let start = position.clamp(self.positions.start, self.positions.end);
         let chunk = self.layout.positions;
         for _ in self.positions.start / chunk..start / chunk {
-            self.free.extend(self.blocks.pop_front());
+            let block = self.blocks.pop_front();
+            self.free.extend(block.and_then(Arc::into_inner));
         }
         self.positions.start = start;
     }
@@ -254,42 +264,38 @@ impl KeyValuePanels {
             .div_ceil(chunk)
             .saturating_sub(self.positions.start / chunk);
         while self.blocks.len() > blocks {
-            self.free.extend(self.blocks.pop_back());
+            let block = self.blocks.pop_back();
+            self.free.extend(block.and_then(Arc::into_inner));
         }
         self.positions.end = end;
     }
 
     /// Removes all positions, and starts again at 0. Memory stays allocated.
     pub fn reset(&mut self) {
-        self.free.extend(self.blocks.drain(..));
+        let blocks = self.blocks.drain(..);
+        self.free.extend(blocks.filter_map(Arc::into_inner));
         self.positions = 0..0;
     }
 
-    /// Returns chunk number `index`, counted from position 0, for one head in one sequence.
-    pub(crate) fn chunk<F: Operand>(
-        &self,
-        sequence: usize,
-        head: usize,
-        index: usize,
-    ) -> Chunk<'_, F> {
+    /// Returns chunk number `index`, counted from position 0, for one head.
+    pub(crate) fn chunk<F: Operand>(&self, head: usize, index: usize) -> Chunk<'_, F> {
         let block = &self.blocks[index - self.positions.start / self.layout.positions];
-        let at = sequence * self.shape.n_kv_heads + head;
         let length = self.layout.len();
         Chunk {
             layout: self.layout,
-            memory: cast_slice(&block.memory[at * length..][..length]),
-            values: block.values[at],
+            memory: cast_slice(&block.memory[head * length..][..length]),
+            values: block.values[head],
         }
     }
 
     /// Adds an empty block after the others. The caller first writes `at_first` positions.
     fn add_block(&mut self, at_first: usize) {
-        let n_chunks = self.shape.batch * self.shape.n_kv_heads;
+        let n_chunks = self.shape.n_kv_heads;
         let block = self.free.pop().map(|mut block| {
             block.values.fill(Values::Finite);
             block
         });
-        self.blocks.push_back(block.unwrap_or_else(|| {
+        let block = block.unwrap_or_else(|| {
             let len = n_chunks * self.layout.len();
             let is_begun = at_first < self.layout.positions / 2;
             CacheBlock {
@@ -300,7 +306,8 @@ impl KeyValuePanels {
                 values: vec![Values::Finite; n_chunks],
                 is_begun,
             }
-        }));
+        });
+        self.blocks.push_back(Arc::new(block));
     }
 }
 

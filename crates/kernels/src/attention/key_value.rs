@@ -17,8 +17,8 @@ pub enum KeyValue<'a> {
         /// Values in `n_kv_heads` heads.
         value: Heads<'a>,
     },
-    /// Packed positions, numbered from the first one ever appended.
-    Packed(&'a KeyValuePanels),
+    /// Each sequence's packed positions, numbered from the first one ever appended.
+    Packed(&'a [KeyValuePanels]),
 }
 
 impl KeyValue<'_> {
@@ -26,7 +26,7 @@ impl KeyValue<'_> {
     pub(crate) fn positions(&self, sequence: usize) -> Range<usize> {
         match self {
             Self::Projected { keys, .. } => 0..keys.rows(sequence).len(),
-            Self::Packed(panels) => panels.positions(),
+            Self::Packed(panels) => panels[sequence].positions(),
         }
     }
 
@@ -34,7 +34,10 @@ impl KeyValue<'_> {
     pub(crate) fn longest(&self) -> usize {
         match self {
             Self::Projected { keys, .. } => keys.longest(),
-            Self::Packed(panels) => panels.positions().end,
+            Self::Packed(panels) => {
+                let ends = panels.iter().map(|panels| panels.positions().end);
+                ends.max().unwrap_or(0)
+            }
         }
     }
 
@@ -55,7 +58,16 @@ impl KeyValue<'_> {
                 key.check(keys.n_rows(), width);
                 value.check(keys.n_rows(), width);
             }
-            Self::Packed(panels) => panels.check(isa, stored, shape),
+            Self::Packed(panels) => {
+                assert_eq!(
+                    panels.len(),
+                    shape.queries.batch(),
+                    "panels and queries differ in batch size"
+                );
+                panels
+                    .iter()
+                    .for_each(|panels| panels.check(isa, stored, shape));
+            }
         }
     }
 }

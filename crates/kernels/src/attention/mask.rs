@@ -19,11 +19,22 @@ pub struct Scoring<'a> {
     /// Attention sinks: for each query head one score `[n_heads]` that takes part in the softmax, but has no value.
     pub sinks: Option<&'a [f32]>,
     /// A key mask `[batch, keys]`: 0 hides a key. `None` keeps all keys, and is required if sequences differ in
-    /// length.
+    /// length and have no `origins`.
     pub keep: Option<&'a [u8]>,
-    /// Returns the key positions visible to query number `i` in a sequence. Positions beyond the last key are
-    /// ignored.
-    pub reach: &'a (dyn Fn(usize) -> Range<usize> + Sync),
+    /// Returns the key positions visible to a query, given its sequence and its number in it. Positions beyond the
+    /// last key are ignored.
+    pub reach: &'a (dyn Fn(usize, usize) -> Range<usize> + Sync),
+    /// Each sequence's origin in `keep` and `biases`. `None` if these begin with every sequence's first query and key.
+    pub origins: Option<&'a [Origin]>,
+}
+
+/// The place of a sequence's first query and first key in biases and key mask, where padding precedes them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The first query's row.
+    pub query: usize,
+    /// The first key's column.
+    pub key: usize,
 }
 
 impl fmt::Debug for Scoring<'_> {
@@ -45,17 +56,34 @@ impl Scoring<'_> {
     /// If a bias or the mask has the wrong length, or there is a mask for sequences with different lengths.
     pub(crate) fn check(&self, shape: &Shape, keys: usize, keys_of: impl Fn(usize) -> usize) {
         let batch = shape.queries.batch();
+        let origins = self.origins.map_or(batch, <[Origin]>::len);
+        assert_eq!(origins, batch, "origin count");
+        // Beyond the padding before each sequence.
+        let end = |of: &dyn Fn(usize) -> usize| (0..batch).map(of).max().unwrap_or(0);
+        let keys = match self.origins {
+            Some(_) => end(&|sequence| self.origin(sequence).key + keys_of(sequence)),
+            None => keys,
+        };
+        let queries =
+            end(&|sequence| self.origin(sequence).query + shape.queries.rows(sequence).len());
         if let Some(keep) = self.keep {
-            let equal = (0..batch).all(|sequence| keys_of(sequence) == keys);
+            let equal =
+                (0..batch).all(|sequence| self.origin(sequence).key + keys_of(sequence) == keys);
             assert!(equal, "a key mask requires sequences with equal lengths");
             assert_eq!(Some(keep.len()), batch.checked_mul(keys), "key mask length");
         }
         let sinks = self.sinks.map_or(shape.n_heads, <[f32]>::len);
         assert_eq!(sinks, shape.n_heads, "sink count");
         for bias in self.biases {
-            let lengths = [batch, shape.n_heads, shape.queries.longest(), keys];
+            let lengths = [batch, shape.n_heads, queries, keys];
             bias.layout.check(lengths, bias.data.len());
         }
+    }
+
+    /// Returns a sequence's origin.
+    pub(crate) fn origin(&self, sequence: usize) -> Origin {
+        self.origins
+            .map_or(Origin::default(), |origins| origins[sequence])
     }
 }
 
@@ -77,7 +105,8 @@ impl<'a> KeyMask<'a> {
                 mask: None,
             };
         };
-        let mask = &keep[sequence * positions.end..][..positions.end];
+        let first = scoring.origin(sequence).key;
+        let mask = &keep[sequence * (first + positions.end) + first..][..positions.end];
         let range = without_hidden_ends(mask, positions.clone());
         let has_holes = mask[range.clone()].contains(&0);
         Self {

@@ -38,7 +38,7 @@ use fill::Fill;
 pub use heads::{Heads, Sequences, Shape};
 pub use key_value::KeyValue;
 use mask::KeyMask;
-pub use mask::Scoring;
+pub use mask::{Origin, Scoring};
 use near_tile::NearTile;
 pub use operand::OperandFormat;
 use operand::{Operand, OperandDots};

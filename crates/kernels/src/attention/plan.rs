@@ -38,7 +38,8 @@ impl Group<'_> {
     /// Returns a range that contains all unmasked positions visible to a query. The key mask may hide some within
     /// it.
     fn seen(&self, query: usize) -> Range<usize> {
-        self.key_mask.within((self.scoring.reach)(query))
+        self.key_mask
+            .within((self.scoring.reach)(self.sequence, query))
     }
 
     /// Returns the smallest range that contains all positions visible to some row, extended to a panel's start.

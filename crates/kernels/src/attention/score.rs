@@ -73,6 +73,7 @@ impl Score<'_> {
         let (seen, row_of) = (&self.plan.seen()[row], self.plan.rows()[row]);
         let scoring = self.group.scoring;
         let mask = self.group.key_mask.mask;
+        let origin = scoring.origin(self.group.sequence);
         let is_plain = self.is_plain();
         for panel in 0..n_panels {
             let start = self.first + panel * width;
@@ -96,7 +97,8 @@ impl Score<'_> {
                 }
             }
             for bias in scoring.biases {
-                let at = [self.group.sequence, row_of.head, row_of.query, inside.start];
+                let (query, key) = (origin.query + row_of.query, origin.key + inside.start);
+                let at = [self.group.sequence, row_of.head, query, key];
                 add(scores, bias, at);
             }
             if let Some(mask) = mask {

@@ -61,9 +61,9 @@ fn measure(way: Way, case: &Case, threads: usize) -> (f64, f64) {
     };
     let (key, value) = (heads(q_width), heads(q_width + kv_width));
     let first = keys - queries;
-    let causal = |query: usize| 0..first + query + 1;
-    let all = |_: usize| 0..keys;
-    let reach: &(dyn Fn(usize) -> Range<usize> + Sync) = match case.visible {
+    let causal = |_, query: usize| 0..first + query + 1;
+    let all = |_: usize, _: usize| 0..keys;
+    let reach: &(dyn Fn(usize, usize) -> Range<usize> + Sync) = match case.visible {
         Visible::All => &all,
         Visible::Causal => &causal,
     };
@@ -74,14 +74,15 @@ fn measure(way: Way, case: &Case, threads: usize) -> (f64, f64) {
         sinks: None,
         keep: None,
         reach,
+        origins: None,
     };
-    let mut panels = KeyValuePanels::new(PanelShape {
+    let panel_shape = PanelShape {
         isa: way.isa,
         stored: way.stored,
-        batch,
         n_kv_heads,
         head_dim,
-    });
+    };
+    let mut panels = vec![KeyValuePanels::new(panel_shape); batch];
     let key_value = match case.memory {
         Memory::Projected => KeyValue::Projected {
             keys: sequences(keys),
@@ -89,12 +90,12 @@ fn measure(way: Way, case: &Case, threads: usize) -> (f64, f64) {
             value,
         },
         Memory::Packed => {
-            panels.append(on(way.isa, 1), keys, key, value);
+            KeyValuePanels::append_all(&mut panels, on(way.isa, 1), sequences(keys), key, value);
             KeyValue::Packed(&panels)
         }
     };
     let mut out = vec![0.0; batch * queries * q_width];
-    let pairs: usize = (0..queries).map(|query| reach(query).len()).sum();
+    let pairs: usize = (0..queries).map(|query| reach(0, query).len()).sum();
     let operations = (batch * n_heads * pairs * head_dim * 4) as f64;
     let times = (3e9 / operations) as usize;
     let seconds = least(times.clamp(20, 20000), || {

@@ -301,15 +301,19 @@ impl Stack {
         let added = |cache: &mut KvCache| {
             let keep = cache.extend(context.mask().padding_mask(), sizes)?;
             let seen = before.seen();
-            let last = match (requested, sizes) {
-                (Requested::Last, (batch, seq @ 2..)) if self.is_packed() => {
-                    let pass = Pass::after(context, (batch, 1), seen + seq - 1, keep.clone());
-                    Some(Box::new(self.pass(pass)?))
+            let mut pass = self.pass(Pass::after(context, sizes, seen, keep.clone()))?;
+            pass.count_padding_before(self.is_packed())?;
+            pass.last = match (requested, sizes) {
+                (Requested::Last, (batch, seq @ 2..))
+                    if self.is_packed() && pass.unpadded.is_none() =>
+                {
+                    let pass = Pass::after(context, (batch, 1), seen + seq - 1, keep);
+                    let mut pass = self.pass(pass)?;
+                    pass.count_padding_before(true)?;
+                    Some(Box::new(pass))
                 }
                 _ => None,
             };
-            let mut pass = self.pass(Pass::after(context, sizes, seen, keep))?;
-            pass.last = last;
             self.run(x, &pass, Some(cache), None)
         };
         match added(cache) {

@@ -97,6 +97,14 @@ impl Reach {
         }
     }
 
+    /// Returns the same reach for queries from another position on.
+    pub(crate) fn from(self, first_query: usize) -> Self {
+        Self {
+            first_query,
+            ..self
+        }
+    }
+
     /// Returns the range of keys, out of `keys`, visible to query number `query`.
     pub(crate) fn range(self, query: usize, keys: usize) -> Range<usize> {
         let position = self.first_query.saturating_add(query);

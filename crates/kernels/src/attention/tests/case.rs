@@ -178,7 +178,8 @@ impl Case {
             sinks: self.sinks.as_deref(),
             biases: &biases,
             keep: self.keep.as_deref(),
-            reach: &|query| self.reach.range(self.first_query + query, self.keys),
+            reach: &|_, query| self.reach.range(self.first_query + query, self.keys),
+            origins: None,
         };
         // Two more columns, which must not be written.
         let n_rows = shape.queries.n_rows();

@@ -12,12 +12,12 @@ use std::{fmt, ops::Range};
 use half::bf16;
 
 use super::{
-    Bias, BiasLayout, Heads, KeyValue, KeyValuePanels, OperandFormat, PanelShape, Scoring,
+    Bias, BiasLayout, Heads, KeyValue, KeyValuePanels, OperandFormat, Origin, PanelShape, Scoring,
     Sequences, Shape, attend,
 };
 use crate::{
     products::Format,
-    reference::{assert_same, on},
+    reference::{assert_same, on, random},
     vectors::Isa,
 };
 

@@ -5,7 +5,7 @@ use std::{cell::OnceCell, sync::Arc};
 use candle_blocks_kernels::attention::Sequences;
 use candle_core::{DType, Device, Result, Tensor, TensorId};
 
-use super::{additive::Additive, unpadded_rows::UnpaddedRows};
+use super::{additive::Additive, unpadded_rows::CachedSequences, unpadded_rows::UnpaddedRows};
 use crate::config::{AttentionConfig, DisentangledConfig, RotaryConfig, getters};
 use crate::layers::{AlibiKey, DistanceRows, Memo, Pass, RotaryTables, TemperatureKey};
 use crate::ops::BiasTensor;
@@ -56,6 +56,11 @@ impl<'p> PackedPass<'p> {
         Some(&self.0.unpadded.as_ref()?.rows)
     }
 
+    /// Returns the sequences, if there is padding before some, in a pass with a cache.
+    pub fn sequences(self) -> Option<&'p CachedSequences> {
+        self.0.sequences.as_ref()
+    }
+
     /// Returns the additive mask and the relative position bias for the current block's attention.
     ///
     /// # Errors
@@ -92,7 +97,11 @@ impl<'p> PackedPass<'p> {
     /// If the mask has another shape.
     pub fn mask_bytes(self) -> Result<Option<&'p [u8]>> {
         self.0.check_keep()?;
-        if self.0.unpadded.is_some() {
+        let is_padding_alone = match &self.0.sequences {
+            Some(sequences) => !sequences.has_gaps,
+            None => self.0.unpadded.is_some(),
+        };
+        if is_padding_alone {
             return Ok(None);
         }
         let cell = &self.0.packed.mask_bytes;
@@ -160,7 +169,8 @@ impl<'p> PackedPass<'p> {
     pub fn chunks(self, chunk: usize) -> Result<Option<Arc<Additive>>> {
         self.0.packed.chunks.get(&chunk, || {
             // Without its padding, a sequence begins with its first chunk.
-            let keep = self.keep().filter(|_| self.0.unpadded.is_none());
+            let is_left_out = self.0.unpadded.is_some() && self.0.sequences.is_none();
+            let keep = self.keep().filter(|_| !is_left_out);
             let hidden = self.0.chunks(chunk, keep, (DType::F32, &Device::Cpu))?;
             let hidden = hidden.map(|hidden| Additive::new(BiasTensor::by_score(hidden)));
             Ok(hidden.transpose()?.map(Arc::new))

@@ -1,39 +1,27 @@
 //! The encoder output's keys and values, which cross-attention projects once.
 
-use candle_blocks_kernels::attention::{KeyValuePanels, PanelShape};
-use candle_blocks_kernels::memory::LargePages;
+use candle_blocks_kernels::attention::KeyValuePanels;
 use candle_core::{Result, Tensor, bail};
 
 use super::cached_rows::of_sequences;
-use super::panels::{Cached, misfit, panel_bytes};
-use super::{without_graph, wrong_stack};
+use super::panels::{CacheShape, Cached, misfit, panel_bytes, panels_shape};
+use super::{reordered, without_graph, wrong_stack};
 
 /// The encoder output's keys and values for one cross-attention.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum EncoderState {
     /// Keys and values as tensors.
     Rows(Option<(Tensor, Tensor)>),
-    /// Keys and values in the layout that a packed attention reads.
-    Panels(Option<KeyValuePanels>),
+    /// Each sequence's keys and values in the layout that a packed attention reads. None before the first pass.
+    Panels(Vec<KeyValuePanels>),
 }
 
 impl EncoderState {
     /// Creates an empty state.
     pub fn new(is_packed: bool) -> Self {
         match is_packed {
-            true => Self::Panels(None),
+            true => Self::Panels(Vec::new()),
             false => Self::Rows(None),
-        }
-    }
-
-    /// Returns an independent copy.
-    pub fn copied(&self) -> Self {
-        match self {
-            Self::Rows(rows) => Self::Rows(rows.clone()),
-            Self::Panels(panels) => {
-                let copy = |panels: &KeyValuePanels| panels.copy_in(&LargePages::default());
-                Self::Panels(panels.as_ref().map(copy))
-            }
         }
     }
 
@@ -41,21 +29,19 @@ impl EncoderState {
     pub fn reset(&mut self) {
         match self {
             Self::Rows(rows) => *rows = None,
-            Self::Panels(panels) => *panels = None,
+            Self::Panels(panels) => panels.clear(),
         }
     }
 
     /// # Errors
     /// If cached keys have another shape than those of a packed cross-attention.
     pub fn check(&self, packed: Cached) -> Result<()> {
-        match self {
-            Self::Panels(Some(panels)) if panels.positions().end > 0 => {
-                let theirs = Cached::Panels(panels.shape());
-                match theirs == packed {
-                    true => Ok(()),
-                    false => Err(misfit(theirs, packed)),
-                }
-            }
+        let theirs = match self {
+            Self::Panels(panels) => panels_shape(panels).map(Cached::Panels),
+            Self::Rows(_) => None,
+        };
+        match theirs {
+            Some(theirs) if theirs != packed => Err(misfit(theirs, packed)),
             _ => Ok(()),
         }
     }
@@ -68,33 +54,19 @@ impl EncoderState {
                 let rows = rows.iter().flat_map(|(key, value)| [key, value]);
                 rows.map(of).sum()
             }
-            Self::Panels(panels) => panels.as_ref().map_or(0, panel_bytes),
+            Self::Panels(panels) => panels.iter().map(panel_bytes).sum(),
         }
     }
 
-    /// Keeps the given sequences, which rise.
-    pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
-        match self {
-            Self::Rows(_) => self.copy_sequences(sequences),
-            Self::Panels(panels) => {
-                if let Some(panels) = panels {
-                    panels.keep_sequences(sequences);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Replaces the batch by copies of the given sequences, in any order. Panels are removed, so the next call projects
-    /// them again.
-    pub fn copy_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+    /// Replaces the batch by the given sequences, in this order. A sequence may be given several times.
+    pub fn take_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         match self {
             Self::Rows(Some((key, value))) => {
                 let copied = |rows: &Tensor| of_sequences(rows, sequences);
                 (*key, *value) = (copied(key)?, copied(value)?);
             }
-            Self::Rows(None) => {}
-            Self::Panels(panels) => *panels = None,
+            Self::Panels(panels) if !panels.is_empty() => reordered(panels, sequences),
+            Self::Rows(None) | Self::Panels(_) => {}
         }
         Ok(())
     }
@@ -133,19 +105,17 @@ impl EncoderState {
     /// If the cached ones belong to an encoder output with another length, or the cross-attention is not packed.
     pub fn panels(
         &mut self,
-        shape: PanelShape,
+        shape: CacheShape,
         keys: usize,
-        project: impl FnOnce() -> Result<KeyValuePanels>,
-    ) -> Result<&KeyValuePanels> {
+        project: impl FnOnce() -> Result<Vec<KeyValuePanels>>,
+    ) -> Result<&[KeyValuePanels]> {
         let Self::Panels(panels) = self else {
             return wrong_stack();
         };
-        panels.take_if(|panels| panels.shape() != shape);
-        let panels = match panels.take() {
-            Some(known) => panels.insert(known),
-            None => panels.insert(project()?),
-        };
-        let known = panels.positions().end;
+        if panels_shape(panels) != Some(shape) {
+            *panels = project()?;
+        }
+        let known = panels.first().map_or(keys, |first| first.positions().end);
         if known != keys {
             bail!(
                 "encoder_hidden_states: has {keys} positions, but the cache holds an encoder output with {known}; reset the cache, or make another with new_cache"

@@ -1,16 +1,20 @@
 //! Latents, which latent attention keeps.
 
-use candle_blocks_kernels::attention::{OperandFormat, PanelShape, Sequences};
+use std::sync::Arc;
+
+use candle_blocks_kernels::attention::{OperandFormat, Sequences};
 use candle_blocks_kernels::{Cpu, threads};
 use half::bf16;
 
+use super::panels::CacheShape;
+use super::reordered;
+
 /// The latents and shared keys for a batch, in the number format in which attention multiplies. Each position has one
-/// row. Every step unpacks the rows for keys and for values.
+/// row. Every step unpacks the rows for keys and for values. Clones share a sequence's rows until one of them writes.
 #[derive(Clone, Debug)]
 pub(crate) struct LatentRows {
-    shape: PanelShape,
-    positions: usize,
-    sequences: Vec<LatentElements>,
+    shape: CacheShape,
+    sequences: Vec<Arc<LatentElements>>,
 }
 
 #[derive(Clone, Debug)]
@@ -21,104 +25,103 @@ enum LatentElements {
 
 impl LatentRows {
     /// Creates empty rows for one head with this shape.
-    pub fn new(shape: PanelShape) -> Self {
-        let empty = || match shape.stored {
+    pub fn new(shape: CacheShape) -> Self {
+        let empty = || match shape.sequence.stored {
             OperandFormat::F32 => LatentElements::F32(Vec::new()),
             OperandFormat::Bf16 => LatentElements::Bf16(Vec::new()),
         };
         Self {
             shape,
-            positions: 0,
-            sequences: (0..shape.batch).map(|_| empty()).collect(),
+            sequences: (0..shape.batch).map(|_| Arc::new(empty())).collect(),
         }
     }
 
-    pub fn shape(&self) -> PanelShape {
+    pub fn shape(&self) -> CacheShape {
         self.shape
-    }
-
-    /// Returns how many positions each sequence has.
-    pub fn positions(&self) -> usize {
-        self.positions
     }
 
     /// Returns how many elements all sequences have.
     pub fn len(&self) -> usize {
-        self.shape.batch * self.positions * self.shape.head_dim
+        self.sequences.iter().map(|of| of.len()).sum()
     }
 
     pub fn bytes(&self) -> usize {
-        let bytes = |numbers: &LatentElements| match numbers {
+        let bytes = |numbers: &Arc<LatentElements>| match &**numbers {
             LatentElements::F32(numbers) => size_of_val(&numbers[..]),
             LatentElements::Bf16(numbers) => size_of_val(&numbers[..]),
         };
         self.sequences.iter().map(bytes).sum()
     }
 
-    /// Returns the rows that [`Self::copy_to`] writes.
-    pub fn sequences(&self) -> Sequences<'static> {
-        Sequences::Equal {
-            batch: self.shape.batch,
-            seq: self.positions,
-        }
+    /// Returns the first row of each sequence in those that [`Self::copy_to`] writes, and their number.
+    pub fn starts(&self) -> Vec<usize> {
+        let ends = self.sequences.iter().scan(0, |end, of| {
+            *end += of.len() / self.shape.sequence.head_dim;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
     }
 
-    /// Appends new rows to each sequence, `[batch, new, width]`.
-    pub fn append(&mut self, rows: &[f32]) {
-        let each = rows.len() / self.shape.batch.max(1);
-        let new = rows.chunks_exact(each.max(1));
-        for (numbers, new) in self.sequences.iter_mut().zip(new) {
-            match numbers {
-                LatentElements::F32(numbers) => numbers.extend_from_slice(new),
-                LatentElements::Bf16(numbers) => {
-                    numbers.extend(new.iter().map(|&x| bf16::from_f32(x)));
+    /// Appends new rows to each sequence.
+    pub fn append(&mut self, all: &[f32], rows: Sequences) {
+        let width = self.shape.sequence.head_dim;
+        for (i, elements) in self.sequences.iter_mut().enumerate() {
+            let rows = rows.rows(i);
+            let new = &all[rows.start * width..rows.end * width];
+            match Arc::make_mut(elements) {
+                LatentElements::F32(elements) => elements.extend_from_slice(new),
+                LatentElements::Bf16(elements) => {
+                    elements.extend(new.iter().map(|&x| bf16::from_f32(x)));
                 }
             }
         }
-        self.positions += each / self.shape.head_dim;
     }
 
-    /// Writes all rows, `[batch, positions, width]`.
-    pub fn copy_to(&self, cpu: Cpu, y: &mut [f32]) {
+    /// Writes all rows, one sequence after the other.
+    pub fn copy_to(&self, cpu: Cpu, mut y: &mut [f32]) {
         /// Elements per task.
         const TASK: usize = 1 << 14;
-        let per_sequence = self.positions * self.shape.head_dim;
-        for (y, numbers) in y.chunks_exact_mut(per_sequence.max(1)).zip(&self.sequences) {
-            let n_threads = threads::threads_for(per_sequence, cpu.threads);
-            threads::for_chunks(n_threads, y, TASK, |start, y| match numbers {
-                LatentElements::F32(numbers) => y.copy_from_slice(&numbers[start..start + y.len()]),
-                LatentElements::Bf16(numbers) => {
-                    for (y, x) in y.iter_mut().zip(&numbers[start..]) {
+        for elements in &self.sequences {
+            let (own, rest) = y.split_at_mut(elements.len());
+            let n_threads = threads::threads_for(own.len(), cpu.threads);
+            threads::for_chunks(n_threads, own, TASK, |start, y| match &**elements {
+                LatentElements::F32(from) => y.copy_from_slice(&from[start..start + y.len()]),
+                LatentElements::Bf16(from) => {
+                    for (y, x) in y.iter_mut().zip(&from[start..]) {
                         *y = x.to_f32();
                     }
                 }
             });
+            y = rest;
         }
     }
 
-    /// Keeps the given sequences, in this order. A sequence that occurs several times is copied.
-    pub fn keep_sequences(&mut self, sequences: &[usize]) {
-        let mut old: Vec<Option<LatentElements>> = self.sequences.drain(..).map(Some).collect();
-        for (i, &of) in sequences.iter().enumerate() {
-            let is_last = !sequences[i + 1..].contains(&of);
-            let taken = match is_last {
-                true => old[of].take(),
-                false => old[of].clone(),
-            };
-            self.sequences.extend(taken);
-        }
+    /// Replaces the batch by the given sequences, in this order. A sequence may be given several times.
+    pub fn take_sequences(&mut self, sequences: &[usize]) {
+        reordered(&mut self.sequences, sequences);
         self.shape.batch = sequences.len();
     }
 
-    /// Removes the positions from `positions` on.
-    pub fn truncate(&mut self, positions: usize) {
-        self.positions = self.positions.min(positions);
-        let n = self.positions * self.shape.head_dim;
-        for numbers in &mut self.sequences {
-            match numbers {
-                LatentElements::F32(numbers) => numbers.truncate(n),
-                LatentElements::Bf16(numbers) => numbers.truncate(n),
+    /// Keeps each sequence's first positions: none, where the number is missing.
+    pub fn truncate(&mut self, positions: &[usize]) {
+        let width = self.shape.sequence.head_dim;
+        for (i, elements) in self.sequences.iter_mut().enumerate() {
+            let n = positions.get(i).map_or(0, |n| n * width);
+            if n < elements.len() {
+                match Arc::make_mut(elements) {
+                    LatentElements::F32(elements) => elements.truncate(n),
+                    LatentElements::Bf16(elements) => elements.truncate(n),
+                }
             }
+        }
+    }
+}
+
+impl LatentElements {
+    fn len(&self) -> usize {
+        match self {
+            Self::F32(elements) => elements.len(),
+            Self::Bf16(elements) => elements.len(),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::encoder::EncoderState;
 use super::{panels::Panels, rows::Rows, wrong_stack};
 
 /// A block's state.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct BlockState {
     pub mixer: LayerState,
     /// The encoder output's keys and values.
@@ -22,7 +22,7 @@ pub(crate) struct BlockStateMut<'a> {
 }
 
 /// A mixer's state.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum LayerState {
     /// Keys and values as tensors.
     Rows(Rows),
@@ -31,17 +31,6 @@ pub(crate) enum LayerState {
 }
 
 impl BlockState {
-    /// Returns an independent copy, with keys and values in `pages`.
-    pub fn copy_in(&self, pages: &LargePages) -> Self {
-        Self {
-            mixer: match &self.mixer {
-                LayerState::Rows(rows) => LayerState::Rows(rows.clone()),
-                LayerState::Panels(panels) => LayerState::Panels(Box::new(panels.copy_in(pages))),
-            },
-            encoder: self.encoder.copied(),
-        }
-    }
-
     /// Removes all positions and keeps the allocated memory.
     pub fn reset(&mut self) {
         self.encoder.reset();
@@ -51,16 +40,16 @@ impl BlockState {
         }
     }
 
-    /// Removes all but the first `seen` positions, also if a window has dropped some of these. With 0, also removes
-    /// the encoder output.
-    pub fn forget_from(&mut self, seen: usize) {
+    /// Removes all but the first `seen` positions, also if a window has dropped some of these. Packed, each sequence has
+    /// as many of these as `of_sequences` says. With 0, also removes the encoder output.
+    pub fn forget_from(&mut self, seen: usize, of_sequences: &[usize]) {
         if seen == 0 {
             // Another prompt may attend to another encoder output.
             self.encoder.reset();
         }
         match &mut self.mixer {
             LayerState::Rows(rows) => rows.truncate(seen),
-            LayerState::Panels(panels) => panels.truncate(seen),
+            LayerState::Panels(panels) => panels.truncate(seen, of_sequences),
         }
     }
 }
@@ -119,23 +108,7 @@ impl LayerState {
         if lacks { 0 } else { to }
     }
 
-    /// Prepares an empty state for [`Self::take_sequences`] in any order.
-    pub fn copying(&mut self) {
-        match self {
-            Self::Rows(_) => {}
-            Self::Panels(panels) => panels.copying(),
-        }
-    }
-
-    /// Returns true if [`Self::take_sequences`] takes sequences in any order.
-    pub fn copies(&self) -> bool {
-        match self {
-            Self::Rows(_) => true,
-            Self::Panels(panels) => panels.copies(),
-        }
-    }
-
-    /// Replaces the batch by the given sequences, which rise unless [`Self::copies`].
+    /// Replaces the batch by the given sequences, in this order. A sequence may be given several times.
     pub fn take_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         match self {
             Self::Rows(rows) => rows.take_sequences(sequences),
@@ -143,14 +116,6 @@ impl LayerState {
                 panels.take_sequences(sequences);
                 Ok(())
             }
-        }
-    }
-
-    /// Frees the memory allocated for another batch, and allocates from `pages`.
-    pub fn forget_memory(&mut self, pages: &LargePages) {
-        match self {
-            Self::Rows(_) => {}
-            Self::Panels(panels) => panels.forget_memory(pages),
         }
     }
 }

@@ -63,6 +63,19 @@ impl Ledger {
         Ok(self.keep.clone())
     }
 
+    /// Returns how many of the first `seen` positions follow the padding before each sequence.
+    pub fn of_sequences(&self, seen: usize) -> Vec<usize> {
+        let Some(keep) = &self.keep else {
+            return vec![seen; self.batch];
+        };
+        let marks = keep.host.to_vec2::<u8>().unwrap_or_default();
+        let padding = |marks: Vec<u8>| marks.iter().take_while(|&&mark| mark == 0).count();
+        let padding = marks.into_iter().map(padding);
+        padding
+            .map(|padding| seen.saturating_sub(padding))
+            .collect()
+    }
+
     /// Keeps only the given sequences.
     ///
     /// # Errors

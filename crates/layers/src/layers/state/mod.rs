@@ -1,13 +1,11 @@
 //! The state that decoding carries from call to call, so that each position is computed only once.
 
-use candle_blocks_kernels::memory::LargePages;
 use candle_core::{Result, Tensor, bail};
 
 use super::padding_mask::PaddingMask;
 
 pub(in crate::layers) mod cached_rows;
 mod encoder;
-mod key_value_rows;
 mod latents;
 mod layer;
 mod ledger;
@@ -19,7 +17,7 @@ pub use cached_rows::of_sequences;
 pub(crate) use encoder::EncoderState;
 pub(crate) use layer::{BlockState, BlockStateMut, LayerState};
 pub(crate) use ledger::{Ledger, check_cached};
-pub(crate) use panels::{Cached, OwnKeys, Panels};
+pub(crate) use panels::{CacheShape, Cached, Panels};
 
 /// The key/value cache of a whole stack, created by [`Stack::new_cache`](crate::Stack::new_cache).
 ///
@@ -27,22 +25,11 @@ pub(crate) use panels::{Cached, OwnKeys, Panels};
 /// appended. When the buffer is full, its size doubles. A packed stack caches keys and values in the layout that
 /// attention reads. With a sliding window, positions that no later query can see are dropped. Latent attention caches
 /// the latents of every position instead of keys and values. A clone is independent, so several continuations can
-/// start from one prompt.
-#[derive(Debug)]
+/// start from one prompt. Clones of a packed stack's cache share the memory of the positions that they have in common.
+#[derive(Clone, Debug)]
 pub struct KvCache {
     pub(super) layers: Vec<BlockState>,
     pub(super) ledger: Ledger,
-}
-
-impl Clone for KvCache {
-    fn clone(&self) -> Self {
-        let pages = LargePages::default();
-        let layers = self.layers.iter().map(|layer| layer.copy_in(&pages));
-        Self {
-            layers: layers.collect(),
-            ledger: self.ledger.clone(),
-        }
-    }
 }
 
 impl KvCache {
@@ -52,15 +39,6 @@ impl KvCache {
             layers,
             ledger: Ledger::default(),
         }
-    }
-
-    /// Prepares an empty cache for [`Self::take_sequences`].
-    #[doc(hidden)]
-    pub fn copying(mut self) -> Self {
-        for layer in &mut self.layers {
-            layer.mixer.copying();
-        }
-        self
     }
 
     /// Returns how many positions it has seen so far.
@@ -75,8 +53,7 @@ impl KvCache {
         self.layers.iter().map(bytes).sum()
     }
 
-    /// Removes all positions. The cache of a packed stack keeps its memory for the next sequences, which should have
-    /// the same batch size.
+    /// Removes all positions. The cache of a packed stack keeps its memory for the next sequences.
     pub fn reset(&mut self) {
         self.ledger = Ledger::default();
         self.layers.iter_mut().for_each(BlockState::reset);
@@ -90,7 +67,7 @@ impl KvCache {
         self.ledger.keep_sequences(sequences)?;
         self.layers.iter_mut().try_for_each(|layer| {
             layer.mixer.take_sequences(sequences)?;
-            layer.encoder.keep_sequences(sequences)
+            layer.encoder.take_sequences(sequences)
         })
     }
 
@@ -98,16 +75,13 @@ impl KvCache {
     /// sequences `encoder_rows`, if given, which rise and may need fewer copies.
     ///
     /// # Errors
-    /// If a sequence is not in the batch, or a packed stack's cache was not prepared by [`Self::copying`].
+    /// If a sequence is not in the batch.
     #[doc(hidden)]
     pub fn take_sequences(
         &mut self,
         sequences: &[usize],
         encoder_rows: Option<&[usize]>,
     ) -> Result<()> {
-        if !self.layers.iter().all(|layer| layer.mixer.copies()) {
-            bail!("the cache cannot reorder sequences; prepare it with copying");
-        }
         let batch = self.ledger.batch();
         self.ledger.take_sequences(sequences)?;
         let is_same = encoder_rows.is_some_and(|of| of.len() == batch);
@@ -115,8 +89,8 @@ impl KvCache {
             layer.mixer.take_sequences(sequences)?;
             match (is_same, encoder_rows) {
                 (true, _) => Ok(()),
-                (false, Some(rows)) => layer.encoder.keep_sequences(rows),
-                (false, None) => layer.encoder.copy_sequences(sequences),
+                (false, Some(rows)) => layer.encoder.take_sequences(rows),
+                (false, None) => layer.encoder.take_sequences(sequences),
             }
         })
     }
@@ -162,8 +136,9 @@ impl KvCache {
     }
 
     fn forget_from(&mut self, seen: usize) {
+        let of_sequences = self.ledger.of_sequences(seen);
         for layer in &mut self.layers {
-            layer.forget_from(seen);
+            layer.forget_from(seen, &of_sequences);
         }
     }
 
@@ -176,15 +151,7 @@ impl KvCache {
         new: Option<&PaddingMask>,
         sizes: (usize, usize),
     ) -> Result<Option<PaddingMask>> {
-        let batch = self.ledger.batch();
-        let keep = self.ledger.extend(new, sizes)?;
-        if batch != self.ledger.batch() {
-            let pages = LargePages::default();
-            for layer in &mut self.layers {
-                layer.mixer.forget_memory(&pages);
-            }
-        }
-        Ok(keep)
+        self.ledger.extend(new, sizes)
     }
 
     /// Returns the states that a layer reads and writes. `shared` is the earlier layer whose state its mixer reads.
@@ -205,6 +172,18 @@ impl KvCache {
         let seen = before.seen();
         self.ledger = before;
         self.forget_from(seen);
+    }
+}
+
+/// Replaces items by those with the given indices, in this order. An item that is needed several times is cloned.
+fn reordered<T: Clone>(items: &mut Vec<T>, indices: &[usize]) {
+    let mut old: Vec<Option<T>> = items.drain(..).map(Some).collect();
+    for (i, &of) in indices.iter().enumerate() {
+        let is_last = !indices[i + 1..].contains(&of);
+        items.extend(match is_last {
+            true => old[of].take(),
+            false => old[of].clone(),
+        });
     }
 }
 

@@ -5,39 +5,34 @@ use candle_blocks_kernels::memory::LargePages;
 use candle_core::Result;
 use half::bf16;
 
-use super::key_value_rows::KeyValueRows;
 use super::latents::LatentRows;
+use super::reordered;
 
 /// The kind and shape of the rows in a layer's state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Cached {
     /// Keys and values.
-    Panels(PanelShape),
+    Panels(CacheShape),
     /// Latents with shared keys, as rows of one head.
-    Latents(PanelShape),
+    Latents(CacheShape),
 }
 
-/// The ways in which a state can change its batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Reordering {
-    /// Drops sequences, and keeps the others in order.
-    #[default]
-    Drops,
-    /// Copies sequences in any order, also several times. Panels cannot do this, so keys and values are kept as rows.
-    Copies,
+/// The shape of a layer's keys and values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct CacheShape {
+    /// The number of sequences.
+    pub batch: usize,
+    /// The shape of each sequence.
+    pub sequence: PanelShape,
 }
 
-/// A layer's keys and values, to which new positions are appended.
-pub(crate) enum OwnKeys<'a> {
-    Panels(&'a mut KeyValuePanels),
-    Rows(&'a mut KeyValueRows),
-}
-
-/// A packed attention's keys and values.
-#[derive(Debug, Default)]
+/// A packed attention's keys and values, to which new positions are appended. Clones share memory until one of them
+/// writes.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Panels {
-    reordering: Reordering,
     keys: Option<CachedKeys>,
+    /// The number of positions that the layer has computed. A sequence lacks those of the padding before it.
+    computed: usize,
     /// The first position whose query needs none of the rows that a window has dropped.
     first_complete: usize,
     /// Pages for the keys and values of all layers. A step reads one layer after the other.
@@ -45,30 +40,19 @@ pub(crate) struct Panels {
 }
 
 /// The forms in which keys and values are kept.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum CachedKeys {
-    Panels(KeyValuePanels),
-    /// Keys and values in a state that copies sequences.
-    Rows(KeyValueRows),
+    /// The panels of each sequence.
+    Panels(Vec<KeyValuePanels>),
     /// Latents, in latent attention.
     Latents(LatentRows),
 }
 
 impl CachedKeys {
-    /// Returns the positions, without those that a window has dropped.
-    fn positions(&self) -> std::ops::Range<usize> {
+    fn cached(&self) -> Option<Cached> {
         match self {
-            Self::Panels(panels) => panels.positions(),
-            Self::Rows(rows) => 0..rows.positions(),
-            Self::Latents(latents) => 0..latents.positions(),
-        }
-    }
-
-    fn cached(&self) -> Cached {
-        match self {
-            Self::Panels(panels) => Cached::Panels(panels.shape()),
-            Self::Rows(rows) => Cached::Panels(rows.shape()),
-            Self::Latents(latents) => Cached::Latents(latents.shape()),
+            Self::Panels(panels) => panels_shape(panels).map(Cached::Panels),
+            Self::Latents(latents) => Some(Cached::Latents(latents.shape())),
         }
     }
 }
@@ -82,79 +66,54 @@ impl Panels {
         }
     }
 
-    /// Returns an independent copy, with keys and values in `pages`.
-    pub fn copy_in(&self, pages: &LargePages) -> Self {
-        let copy = |keys: &CachedKeys| match keys {
-            CachedKeys::Panels(panels) => CachedKeys::Panels(panels.copy_in(pages)),
-            CachedKeys::Rows(rows) => CachedKeys::Rows(rows.clone()),
-            CachedKeys::Latents(latents) => CachedKeys::Latents(latents.clone()),
-        };
-        Self {
-            reordering: self.reordering,
-            keys: self.keys.as_ref().map(copy),
-            first_complete: self.first_complete,
-            pages: pages.clone(),
-        }
-    }
-
-    /// Prepares an empty state for [`Self::take_sequences`] in any order.
-    pub fn copying(&mut self) {
-        self.reordering = Reordering::Copies;
-    }
-
-    /// Returns true if the state was prepared by [`Self::copying`].
-    pub fn copies(&self) -> bool {
-        self.reordering == Reordering::Copies
-    }
-
     /// Removes all positions and keeps the allocated memory.
     pub fn reset(&mut self) {
-        self.first_complete = 0;
+        (self.first_complete, self.computed) = (0, 0);
         match &mut self.keys {
-            Some(CachedKeys::Panels(panels)) => panels.reset(),
-            _ => self.truncate(0),
+            Some(CachedKeys::Panels(panels)) => panels.iter_mut().for_each(KeyValuePanels::reset),
+            Some(CachedKeys::Latents(latents)) => latents.truncate(&[]),
+            None => {}
         }
     }
 
-    /// Replaces the batch by the given sequences, which rise unless [`Self::copies`].
+    /// Replaces the batch by the given sequences, in this order. A sequence may be given several times.
     pub fn take_sequences(&mut self, sequences: &[usize]) {
         match &mut self.keys {
-            Some(CachedKeys::Panels(panels)) => panels.keep_sequences(sequences),
-            Some(CachedKeys::Rows(rows)) => rows.take_sequences(sequences),
-            Some(CachedKeys::Latents(latents)) => latents.keep_sequences(sequences),
+            Some(CachedKeys::Panels(panels)) => reordered(panels, sequences),
+            Some(CachedKeys::Latents(latents)) => latents.take_sequences(sequences),
             None => {}
         }
     }
 
     /// Returns true if a window has dropped positions that are needed again after the first `seen` positions.
     pub fn lacks(&self, seen: usize) -> bool {
-        let keys = self.keys.as_ref();
-        keys.is_some_and(|keys| keys.positions().start > 0) && seen < self.first_complete
+        let has_dropped = match &self.keys {
+            Some(CachedKeys::Panels(panels)) => panels.iter().any(|of| of.positions().start > 0),
+            _ => false,
+        };
+        has_dropped && seen < self.first_complete
     }
 
-    /// Removes all but the first `seen` positions, also if a window has dropped some of these.
-    pub fn truncate(&mut self, seen: usize) {
+    /// Removes all but the first `seen` positions, also if a window has dropped some of these. Of these, each sequence
+    /// has as many as `of_sequences` says.
+    pub fn truncate(&mut self, seen: usize, of_sequences: &[usize]) {
+        self.computed = self.computed.min(seen);
         match &mut self.keys {
-            Some(CachedKeys::Panels(panels)) => panels.truncate(seen),
-            Some(CachedKeys::Rows(rows)) => rows.truncate(seen),
-            Some(CachedKeys::Latents(latents)) => latents.truncate(seen),
+            Some(CachedKeys::Panels(panels)) => {
+                for (i, panels) in panels.iter_mut().enumerate() {
+                    panels.truncate(of_sequences.get(i).copied().unwrap_or(0));
+                }
+            }
+            Some(CachedKeys::Latents(latents)) => latents.truncate(of_sequences),
             None => {}
         }
-    }
-
-    /// Frees the memory allocated for another batch. Its blocks do not fit, and a mapping shared with others would
-    /// keep the pages of dropped blocks.
-    pub fn forget_memory(&mut self, pages: &LargePages) {
-        self.keys = None;
-        self.pages = pages.clone();
     }
 
     /// # Errors
     /// If the cached keys have another shape.
     pub fn check(&self, own: Cached) -> Result<()> {
-        let keys = self.keys.as_ref();
-        let keys = keys.filter(|keys| keys.positions().end > 0);
-        match keys.map(CachedKeys::cached) {
+        let keys = self.keys.as_ref().filter(|_| self.computed > 0);
+        match keys.and_then(CachedKeys::cached) {
             Some(theirs) if theirs != own => Err(misfit(theirs, own)),
             _ => Ok(()),
         }
@@ -163,57 +122,77 @@ impl Panels {
     /// Returns the bytes that keys and values take.
     pub fn bytes(&self) -> usize {
         match &self.keys {
-            Some(CachedKeys::Panels(panels)) => panel_bytes(panels),
-            Some(CachedKeys::Rows(rows)) => rows.bytes(),
+            Some(CachedKeys::Panels(panels)) => panels.iter().map(panel_bytes).sum(),
             Some(CachedKeys::Latents(latents)) => latents.bytes(),
             None => 0,
         }
     }
 
     /// Returns the latents, to which new positions are appended. Rows with another shape are dropped.
-    pub fn latents(&mut self, shape: PanelShape) -> &mut LatentRows {
-        let is_other = |keys: &mut CachedKeys| keys.cached() != Cached::Latents(shape);
+    pub fn latents(&mut self, shape: CacheShape) -> &mut LatentRows {
+        let is_other = |keys: &mut CachedKeys| keys.cached() != Some(Cached::Latents(shape));
         self.keys.take_if(is_other);
         let new = || CachedKeys::Latents(LatentRows::new(shape));
         match self.keys.get_or_insert_with(new) {
             CachedKeys::Latents(latents) => latents,
-            _ => unreachable!("other forms were dropped"),
+            CachedKeys::Panels(_) => unreachable!("panels were dropped"),
         }
     }
 
-    /// Returns the keys and values of `seen` positions, to which new positions are appended. With a window, positions
-    /// that the new queries do not see are dropped. Keys and values with another shape are dropped.
-    pub fn own(&mut self, shape: PanelShape, seen: usize, window: Option<usize>) -> OwnKeys<'_> {
-        let is_other = |keys: &mut CachedKeys| keys.cached() != Cached::Panels(shape);
-        self.keys.take_if(is_other);
-        let (reordering, pages) = (self.reordering, &self.pages);
-        let new = || match reordering {
-            Reordering::Copies => CachedKeys::Rows(KeyValueRows::new(shape)),
-            Reordering::Drops => CachedKeys::Panels(KeyValuePanels::new_in(shape, pages)),
+    /// Returns the panels, to which new positions are appended after the `seen` earlier ones. Where padding precedes the
+    /// sequences, the numbers of their own earlier positions are given too. With a window, positions that the new
+    /// queries do not see are dropped. Panels with another shape are dropped; an empty batch is resized.
+    pub fn own(
+        &mut self,
+        shape: CacheShape,
+        (seen, of_sequences): (usize, Option<&[usize]>),
+        window: Option<usize>,
+    ) -> &mut [KeyValuePanels] {
+        self.keys.take_if(|keys| match keys {
+            CachedKeys::Panels(panels) => panels.iter().any(|of| of.shape() != shape.sequence),
+            CachedKeys::Latents(_) => true,
+        });
+        let new = || CachedKeys::Panels(Vec::new());
+        let CachedKeys::Panels(panels) = self.keys.get_or_insert_with(new) else {
+            unreachable!("latents were dropped");
         };
-        match self.keys.get_or_insert_with(new) {
-            CachedKeys::Panels(panels) => {
-                if let Some(window) = window {
-                    panels.drop_before(seen.saturating_sub(window - 1));
-                    self.first_complete = seen;
-                }
-                OwnKeys::Panels(panels)
+        let pages = &self.pages;
+        panels.resize_with(shape.batch, || {
+            KeyValuePanels::new_in(shape.sequence, pages)
+        });
+        if let Some(window) = window {
+            for (i, panels) in panels.iter_mut().enumerate() {
+                let seen = of_sequences.map_or(seen, |seen| seen[i]);
+                panels.drop_before(seen.saturating_sub(window - 1));
             }
-            CachedKeys::Rows(rows) => OwnKeys::Rows(rows),
-            CachedKeys::Latents(_) => unreachable!("latents were dropped"),
+            self.first_complete = seen;
         }
+        panels
     }
 
-    /// Returns the number of positions whose keys and values the layer has computed.
-    pub fn end(&self) -> usize {
-        self.keys.as_ref().map_or(0, |keys| keys.positions().end)
+    /// Sets the number of positions that the layer has computed.
+    pub fn computed(&mut self, positions: usize) {
+        self.computed = positions;
     }
+
+    /// Returns the number of positions that the layer has computed.
+    pub fn end(&self) -> usize {
+        self.computed
+    }
+}
+
+/// Returns the shape of a batch that is not empty.
+pub(super) fn panels_shape(panels: &[KeyValuePanels]) -> Option<CacheShape> {
+    panels.first().map(|first| CacheShape {
+        batch: panels.len(),
+        sequence: first.shape(),
+    })
 }
 
 /// Returns the bytes that keys and values take.
 pub(super) fn panel_bytes(panels: &KeyValuePanels) -> usize {
     let shape = panels.shape();
-    let elements = 2 * shape.batch * shape.n_kv_heads * shape.head_dim;
+    let elements = 2 * shape.n_kv_heads * shape.head_dim;
     let size = match shape.stored {
         OperandFormat::F32 => size_of::<f32>(),
         OperandFormat::Bf16 => size_of::<bf16>(),
@@ -223,13 +202,13 @@ pub(super) fn panel_bytes(panels: &KeyValuePanels) -> usize {
 
 pub(super) fn misfit(theirs: Cached, ours: Cached) -> candle_core::Error {
     let words = |cached: Cached| match cached {
-        Cached::Panels(shape) => format!(
-            "a batch of {} with {} key/value heads of {} in {}",
-            shape.batch, shape.n_kv_heads, shape.head_dim, shape.stored
+        Cached::Panels(CacheShape { batch, sequence }) => format!(
+            "a batch of {batch} with {} key/value heads of {} in {}",
+            sequence.n_kv_heads, sequence.head_dim, sequence.stored
         ),
-        Cached::Latents(shape) => format!(
-            "a batch of {} with latents of {} in {}",
-            shape.batch, shape.head_dim, shape.stored
+        Cached::Latents(CacheShape { batch, sequence }) => format!(
+            "a batch of {batch} with latents of {} in {}",
+            sequence.head_dim, sequence.stored
         ),
     };
     candle_core::Error::msg(format!(

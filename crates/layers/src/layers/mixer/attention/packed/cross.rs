@@ -1,6 +1,6 @@
 //! Cross-attention, whose keys and values a cache keeps.
 
-use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels};
+use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels, Origin};
 use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::{Result, bail};
 
@@ -39,12 +39,13 @@ impl PackedAttention {
                 }
             }
             Some(state) => {
-                let shape = self.panel_shape(pass.batch());
+                let shape = self.cache_shape(pass.batch());
                 let panels = state.panels(shape, encoder.keys, || {
                     let made = self.project_encoder(key_value, encoder, pass)?;
-                    let mut panels = KeyValuePanels::new(shape);
+                    let mut panels = vec![KeyValuePanels::new(shape.sequence); shape.batch];
                     let (key, value) = (heads(&made, 2 * kv, 0), heads(&made, 2 * kv, kv));
-                    panels.append(self.cpu, encoder.keys, key, value);
+                    let rows = pass.keys(encoder.keys);
+                    KeyValuePanels::append_all(&mut panels, self.cpu, rows, key, value);
                     Ok(panels)
                 })?;
                 KeyValue::Packed(panels)
@@ -56,10 +57,17 @@ impl PackedAttention {
             encoder.keep.as_ref(),
         )?;
         let additive = encoder.additive.as_ref();
+        // The encoder output's keys have no other padding than that of its mask.
+        let origins: Option<Vec<Origin>> = pass.sequences().map(|of| {
+            let queries = of.origins.iter();
+            queries.map(|&origin| Origin { key: 0, ..origin }).collect()
+        });
         let scored = Scored {
             keys: encoder.keys,
             keep: encoder.mask_bytes.as_deref(),
             reach: Reach::of(&Visible::default()),
+            first_queries: None,
+            origins: origins.as_deref(),
             biases: self.biases(
                 alibi.as_deref().into_iter().chain(additive),
                 pass,

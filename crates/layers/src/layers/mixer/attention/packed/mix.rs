@@ -2,7 +2,9 @@
 
 use std::{ops::Range, sync::Arc};
 
-use candle_blocks_kernels::attention::{Bias, Heads, KeyValue, Scoring, Sequences, Shape, attend};
+use candle_blocks_kernels::attention::{
+    Bias, Heads, KeyValue, Origin, Scoring, Sequences, Shape, attend,
+};
 use candle_blocks_kernels::{Cpu, scratch};
 use candle_blocks_kernels::{memory::lend, rows, rows::Source};
 use candle_core::{Result, Tensor};
@@ -35,6 +37,10 @@ pub(super) struct Scored<'a> {
     /// The key mask, `[batch, keys]`, 1 = keep.
     pub keep: Option<&'a [u8]>,
     pub reach: Reach,
+    /// The positions of each sequence's first query, if they differ from that of `reach`.
+    pub first_queries: Option<&'a [usize]>,
+    /// Each sequence's origin in mask and biases, if these have others before it.
+    pub origins: Option<&'a [Origin]>,
     /// Added to the scores in this order.
     pub biases: Vec<Bias<'a>>,
 }
@@ -119,7 +125,12 @@ impl PackedAttention {
             head_dim,
         };
         let &Scored {
-            keys, keep, reach, ..
+            keys,
+            keep,
+            reach,
+            first_queries,
+            origins,
+            ..
         } = attended.scored;
         let scoring = Scoring {
             scale: config.scale as f32,
@@ -127,7 +138,11 @@ impl PackedAttention {
             biases: &attended.scored.biases,
             sinks: self.sinks.as_deref(),
             keep,
-            reach: &|query| reach.range(query, keys),
+            reach: &|sequence, query| match first_queries {
+                Some(firsts) => reach.from(firsts[sequence]).range(query, keys),
+                None => reach.range(query, keys),
+            },
+            origins,
         };
         let width = config.n_heads * head_dim;
         let (cpu, query, key_value) = (output.cpu, attended.query, attended.key_value);

@@ -20,7 +20,7 @@ use crate::config::{AttentionConfig, Precision};
 use crate::layers::linear::packed::PackedProduct;
 use crate::layers::norm::packed::{SpanNorms, row_norm};
 use crate::layers::packed::{Packing, check_evaluation, elements, pass::PackedPass};
-use crate::layers::state::{Cached, EncoderState, LayerState, Panels};
+use crate::layers::state::{CacheShape, Cached, EncoderState, LayerState, Panels};
 use crate::layers::visit::{PackedTogether, Visit};
 use crate::layers::{Attention, Linear, Pass, QueryKeyValue};
 use crate::ops::Value;
@@ -259,22 +259,22 @@ impl PackedAttention {
     }
 
     /// Returns the shape and number format of a cache for a batch.
-    fn panel_shape(&self, batch: usize) -> PanelShape {
+    fn cache_shape(&self, batch: usize) -> CacheShape {
         let (n_kv_heads, head_dim) = self.attended_heads();
-        PanelShape {
+        let sequence = PanelShape {
             isa: self.cpu.isa,
             stored: self.stored,
-            batch,
             n_kv_heads,
             head_dim,
-        }
+        };
+        CacheShape { batch, sequence }
     }
 
     /// Returns the kind and shape of a cache for a batch.
     pub fn cached(&self, batch: usize) -> Cached {
         match self.latent() {
-            Some(_) => Cached::Latents(self.panel_shape(batch)),
-            None => Cached::Panels(self.panel_shape(batch)),
+            Some(_) => Cached::Latents(self.cache_shape(batch)),
+            None => Cached::Panels(self.cache_shape(batch)),
         }
     }
 }

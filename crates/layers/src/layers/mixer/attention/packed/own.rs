@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::attention::{Heads, KeyValue, Sequences};
+use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels, Sequences};
 use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::{Result, bail};
 
@@ -14,7 +14,7 @@ use super::{
 use crate::config::OutputGate;
 use crate::layers::linear::packed::PackedProduct;
 use crate::layers::packed::pass::PackedPass;
-use crate::layers::state::{OwnKeys, Panels};
+use crate::layers::state::Panels;
 use crate::layers::{DistanceRows, KeySource};
 use crate::ops::{Reach, Visible};
 
@@ -22,8 +22,8 @@ use crate::ops::{Reach, Visible};
 struct Own<'a> {
     of: &'a PackedAttention,
     steps: ProjectionSteps<'a>,
-    /// The number of positions before the pass.
-    seen: usize,
+    /// The number of positions before the pass, and that of each sequence if there is padding before some.
+    seen: (usize, Option<&'a [usize]>),
     /// The relative embeddings, if attention is disentangled.
     positions: Option<(&'a PackedPositions, Arc<DistanceRows>)>,
 }
@@ -97,6 +97,8 @@ impl PackedAttention {
                 window: self.config.window,
                 first_query: requested.seen(),
             }),
+            first_queries: requested.sequences().map(|of| &of.first_queries[..]),
+            origins: requested.sequences().map(|of| &of.origins[..]),
             biases: self.biases(
                 alibi.iter().chain(&chunks).chain(&added).map(Arc::as_ref),
                 requested,
@@ -106,7 +108,7 @@ impl PackedAttention {
         let own = Own {
             of: self,
             steps,
-            seen: pass.seen(),
+            seen: (pass.seen(), scored.first_queries),
             positions: match &self.positions {
                 Some(of) => Some((of, pass.distances(&of.config)?)),
                 None => None,
@@ -132,19 +134,22 @@ impl PackedAttention {
                     },
                 });
             }),
-            cache => own.apply(SequencePart {
-                x: *call.x,
-                first_row: 0,
-                rows: pass.queries(),
-                queries: requested.queries(),
-                cache,
-                scored: &scored,
-                output: AttentionOutput {
-                    residual: call.residual,
-                    y: call.y,
-                    cpu: self.cpu,
-                },
-            }),
+            Some(cache) => {
+                cache.computed(keys);
+                own.apply(SequencePart {
+                    x: *call.x,
+                    first_row: 0,
+                    rows: pass.queries(),
+                    queries: requested.queries(),
+                    cache: Some(cache),
+                    scored: &scored,
+                    output: AttentionOutput {
+                        residual: call.residual,
+                        y: call.y,
+                        cpu: self.cpu,
+                    },
+                });
+            }
         }
         Ok(())
     }
@@ -193,7 +198,6 @@ impl Own<'_> {
                     gate.offset += q + 2 * kv;
                     (activation, gate)
                 });
-            let all;
             let key_value = match part.cache {
                 None => KeyValue::Projected {
                     keys: part.rows,
@@ -201,22 +205,12 @@ impl Own<'_> {
                     value,
                 },
                 Some(cache) => {
-                    let shape = self.of.panel_shape(part.rows.batch());
-                    match cache.own(shape, self.seen, self.of.config.window) {
-                        OwnKeys::Panels(panels) => {
-                            if kv > 0 {
-                                panels.append(cpu, part.rows.longest(), key, value);
-                            }
-                            KeyValue::Packed(panels)
-                        }
-                        OwnKeys::Rows(rows) => {
-                            if kv > 0 {
-                                rows.append(projected, width, q);
-                            }
-                            all = rows.to_vec(cpu);
-                            rows.key_value(&all)
-                        }
+                    let shape = self.of.cache_shape(part.rows.batch());
+                    let panels = cache.own(shape, self.seen, self.of.config.window);
+                    if kv > 0 {
+                        KeyValuePanels::append_all(panels, cpu, part.rows, key, value);
                     }
+                    KeyValue::Packed(panels)
                 }
             };
             let attended = MixInput {

@@ -1,0 +1,111 @@
+//! Prompts of unequal lengths in one batch give each of them the bits that it has alone.
+
+use candle_blocks::candle_core::{Device, Tensor, safetensors};
+use candle_blocks::generate::{CausalDecoder, Generation, GenerationOptions, prompts};
+use candle_blocks::model::Model;
+use candle_blocks::{Checkpoint, Precision, Weights};
+
+use crate::cpu_only::cpu_only;
+use crate::numbers::bits;
+use crate::weights::{is_present, weights};
+use crate::whole::wholes;
+
+const N_NEW: usize = 6;
+/// The step after which the first sequence leaves the batch.
+const LEAVES: usize = 3;
+
+/// A sequence's tokens, and the bits of its logits at each step.
+#[derive(Debug, PartialEq)]
+struct Continued {
+    tokens: Vec<u32>,
+    logits: Vec<Vec<u64>>,
+}
+
+/// Continues prompts greedily. The first sequence leaves early if there are others.
+fn continued(model: &Model, prompts: &[Vec<u32>]) -> Vec<Continued> {
+    let mut steps = Vec::new();
+    let choose = |logits: &Tensor| {
+        steps.push((bits(logits), logits.dim(0)?));
+        logits.argmax(1)?.to_vec1::<u32>()
+    };
+    let options = GenerationOptions::default().with_max_new_tokens(N_NEW);
+    let decoder = CausalDecoder::new(model);
+    let mut generation = Generation::new(decoder, prompts, choose, options).unwrap();
+    let mut n_steps = 0;
+    while let Some(step) = generation.next() {
+        step.unwrap();
+        n_steps += 1;
+        if n_steps == LEAVES && prompts.len() > 1 {
+            generation.stop(0);
+        }
+    }
+    let tokens = generation.into_tokens();
+    let sequence = |(i, tokens): (usize, Vec<u32>)| {
+        let own = steps.iter().take(tokens.len()).map(|(bits, n_rows)| {
+            let row = i - (prompts.len() - n_rows);
+            let width = bits.len() / n_rows;
+            bits[row * width..(row + 1) * width].to_vec()
+        });
+        Continued {
+            logits: own.collect(),
+            tokens,
+        }
+    };
+    tokens.into_iter().enumerate().map(sequence).collect()
+}
+
+#[test]
+fn each_prompt_has_the_bits_that_it_has_alone() {
+    cpu_only("packed layers run there");
+    let precisions = [
+        Precision::F32,
+        Precision::Bf16,
+        Precision::Int8,
+        Precision::INT4,
+    ];
+    let mut compared = [0; 4];
+    for whole in wholes() {
+        let path = weights(&whole.name).join("whole.safetensors");
+        let tensors = safetensors::load(path, &Device::Cpu).unwrap();
+        let has = |name: &str| tensors.contains_key(name);
+        let is_decoder =
+            has("tokens") && !has("decoder_input_ids") && !has("encoder_hidden_states");
+        let (Some(ids), true) = (tensors.get("input_ids"), is_decoder) else {
+            continue;
+        };
+        let Ok(known) = prompts(ids, tensors.get("attention_mask")) else {
+            continue;
+        };
+        let longest = known.iter().max_by_key(|prompt| prompt.len()).unwrap();
+        // Each length differs from the longest by an odd and by an even number.
+        let lengths = [0, 1, 2, 3].map(|less| longest.len().saturating_sub(less).max(1));
+        let prompt = |(i, n): (usize, usize)| {
+            let rotated = longest.iter().cycle().skip(i);
+            rotated.take(n).copied().collect()
+        };
+        let prompts: Vec<Vec<u32>> = lengths.into_iter().enumerate().map(prompt).collect();
+        let checkpoint = Checkpoint::open(weights(&whole.name)).unwrap();
+        for (precision, compared) in precisions.into_iter().zip(&mut compared) {
+            let packed = Weights::Packed(precision);
+            // Some widths divide into no groups of int4.
+            let Ok(model) = checkpoint.load(packed).model() else {
+                continue;
+            };
+            let together = continued(&model, &prompts);
+            for (i, together) in together.into_iter().enumerate() {
+                let mut alone = continued(&model, &prompts[i..=i]);
+                alone[0].tokens.truncate(together.tokens.len());
+                alone[0].logits.truncate(together.tokens.len());
+                let what = format!("{}, {precision:?}, prompt {i}", whole.name);
+                assert!(!together.tokens.is_empty(), "{what}");
+                assert_eq!(together.tokens, alone[0].tokens, "{what}");
+                assert!(together == alone[0], "{what}: other bits");
+            }
+            *compared += 1;
+        }
+    }
+    println!("{compared:?} decoders in {precisions:?}");
+    if is_present("families/llama") {
+        assert!(compared.iter().all(|&n| n >= 40), "{compared:?}");
+    }
+}
