@@ -13,6 +13,8 @@ pub(super) struct DecoderInput<D> {
     batch: usize,
     /// The prompts had unequal lengths.
     is_padded: bool,
+    /// The longest sequence is beyond [`Decoder::renewed_after`].
+    is_long: bool,
 }
 
 impl<D: Decoder> DecoderInput<D> {
@@ -21,6 +23,7 @@ impl<D: Decoder> DecoderInput<D> {
             decoder,
             batch: 0,
             is_padded: false,
+            is_long: false,
         }
     }
 
@@ -45,14 +48,14 @@ impl<D: Decoder> DecoderInput<D> {
     /// Returns the logits of the next token for each sequence, `[sequences, n_tokens]`. Each sequence extends, by one token,
     /// the previous step's sequence with the index in `parents`.
     pub fn logits(&mut self, sequences: &[&[u32]], parents: &[usize]) -> Result<Tensor> {
-        let limit = self.decoder.renewed_after();
-        let is_renewed = sequences.iter().any(|tokens| tokens.len() - 1 == limit);
+        let lengths = sequences.iter().map(|tokens| tokens.len());
+        let is_long = lengths.max().unwrap_or(0) > self.decoder.renewed_after();
         let is_first = self.batch == 0;
         let moves = !parents.iter().copied().eq(0..self.batch);
         if !is_first && moves {
             self.decoder.keep_sequences(parents)?;
         }
-        let input = if is_first || is_renewed {
+        let input = if is_first || is_long != self.is_long {
             let n_kept = match sequences {
                 [only] if is_first => self.decoder.keep_prefix(only)?,
                 _ => {
@@ -67,7 +70,7 @@ impl<D: Decoder> DecoderInput<D> {
         } else {
             last_tokens(sequences, self.is_padded)?
         };
-        self.batch = sequences.len();
+        (self.batch, self.is_long) = (sequences.len(), is_long);
         let logits = self.decoder.next_logits(&input)?;
         match logits.dims() {
             [batch, _] if *batch == sequences.len() => logits.to_dtype(DType::F32),

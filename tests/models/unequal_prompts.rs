@@ -1,9 +1,10 @@
 //! Prompts of unequal lengths in one batch give each of them the bits that it has alone.
 
 use candle_blocks::candle_core::{Device, Tensor, safetensors};
+use candle_blocks::config::{RotaryScaling, TemperatureBy};
 use candle_blocks::generate::{CausalDecoder, Generation, GenerationOptions, prompts};
 use candle_blocks::model::Model;
-use candle_blocks::{Checkpoint, Precision, Weights};
+use candle_blocks::{Checkpoint, Position, Precision, Weights};
 
 use crate::cpu_only::cpu_only;
 use crate::numbers::bits;
@@ -54,6 +55,25 @@ fn continued(model: &Model, prompts: &[Vec<u32>]) -> Vec<Continued> {
     tokens.into_iter().enumerate().map(sequence).collect()
 }
 
+/// Returns whether transformers, and so this crate, computes a sequence by the length of the longest in its batch, or by its place after
+/// the padding.
+fn counts_the_batch(model: &Model) -> bool {
+    model.config().stack.blocks.iter().any(|block| {
+        let attention = block.attention().unwrap();
+        let by_length = match &attention.position {
+            Position::Rotary(rotary) => matches!(
+                rotary.scaling,
+                RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
+            ),
+            _ => false,
+        };
+        by_length
+            || attention
+                .temperature
+                .is_some_and(|of| of.by == TemperatureBy::Place)
+    })
+}
+
 #[test]
 fn each_prompt_has_the_bits_that_it_has_alone() {
     cpu_only("packed layers run there");
@@ -91,6 +111,9 @@ fn each_prompt_has_the_bits_that_it_has_alone() {
             let Ok(model) = checkpoint.load(packed).model() else {
                 continue;
             };
+            if counts_the_batch(&model) {
+                continue;
+            }
             let together = continued(&model, &prompts);
             for (i, together) in together.into_iter().enumerate() {
                 let mut alone = continued(&model, &prompts[i..=i]);
@@ -106,6 +129,6 @@ fn each_prompt_has_the_bits_that_it_has_alone() {
     }
     println!("{compared:?} decoders in {precisions:?}");
     if is_present("families/llama") {
-        assert!(compared.iter().all(|&n| n >= 40), "{compared:?}");
+        assert!(compared.iter().all(|&n| n >= 100), "{compared:?}");
     }
 }

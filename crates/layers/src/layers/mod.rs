@@ -15,7 +15,9 @@
 //! accepts f32, f16 and bf16 inputs, returns the dtype of its input, and computes in f32 between products.
 //!
 //! In every [`Precision`](crate::Precision), a row gives the same bits whatever the rest of the batch, its place in
-//! it, the padding after it and the number of threads. A packed layer can be called from several threads at once.
+//! it, the padding after it and the number of threads. A cache has no positions for the padding before a sequence,
+//! so that a prompt beside longer ones has the same bits as alone, unless rotary angles follow the longest sequence
+//! (LongRoPE, dynamic NTK) or a temperature counts the padding (Llama 4). A packed layer can be called from several threads at once.
 //! Each thread that calls, and each thread in the pool, keeps the working memory of its largest call until it ends. A
 //! call with much longer input than usual is best made from a thread of its own. A packed stack also keeps its memory
 //! for hidden states.

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor, TensorId, bail};
 
 use crate::config::{
     AlibiConfig, AttentionConfig, DisentangledConfig, HeadsOfRank, PositionTemperature, Precision,
-    RotaryAxes, RotaryConfig, RotaryScaling, TemperatureBy,
+    RotaryAxes, RotaryConfig, TemperatureBy,
 };
 use crate::layers::mask::{KeySource, mask_of_heads};
 use crate::layers::packed::{CachedSequences, PassTables, UnpaddedRows, check_evaluation};
@@ -61,7 +61,7 @@ pub struct Pass<'c> {
     pub last: Option<Box<Self>>,
     /// The rows that packed layers compute, if padding is left out.
     pub(crate) unpadded: Option<UnpaddedRows>,
-    /// The sequences of a pass with a cache, if there is padding before some.
+    /// The sequences of packed layers with a cache, if there is padding before some.
     pub(crate) sequences: Option<CachedSequences>,
     /// Tables of the packed layers for this pass.
     pub(crate) packed: PassTables,
@@ -238,14 +238,13 @@ impl<'c> Pass<'c> {
         Ok(())
     }
 
-    /// Counts the padding before each sequence, in a pass with a cache. Packed layers have no positions for it.
-    pub(crate) fn count_padding_before(&mut self, is_packed: bool) -> Result<()> {
+    /// Leaves out the padding before each sequence, in a pass with a cache.
+    pub(crate) fn leave_out_padding_before(&mut self) -> Result<()> {
         self.check_keep()?;
         if let Some(keep) = &self.keep {
             let marks = keep.host.flatten_all()?.to_vec1()?;
             if let Some((sequences, rows)) = CachedSequences::new(&marks, (self.seen, self.seq)) {
-                self.sequences = Some(sequences);
-                self.unpadded = rows.filter(|_| is_packed);
+                (self.sequences, self.unpadded) = (Some(sequences), rows);
             }
         }
         Ok(())
@@ -329,21 +328,7 @@ impl<'c> Pass<'c> {
                 Some(RotaryAxes::Tokens(_)) => self.context.positions_of_axes(batch, seq, seen)?,
                 _ => vec![self.context.positions(batch, seq, seen)?],
             };
-            // Angles by length are those of a sequence's own length.
-            let by_length = matches!(
-                config.scaling,
-                RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
-            );
-            if self.sequences.is_none() || !by_length {
-                return RotaryTables::of_axes(config, &positions, (dtype, device));
-            }
-            let n_rows = positions.iter().map(Vec::len).max().unwrap_or(0);
-            let row = |i: usize| {
-                let of = |axis: &Vec<Vec<u32>>| vec![axis[i.min(axis.len() - 1)].clone()];
-                let own: Vec<_> = positions.iter().map(of).collect();
-                RotaryTables::of_axes(config, &own, (dtype, device))
-            };
-            RotaryTables::joined((0..n_rows).map(row))
+            RotaryTables::of_axes(config, &positions, (dtype, device))
         })
     }
 
@@ -364,15 +349,7 @@ impl<'c> Pass<'c> {
                     self.context.positions(self.batch, self.seq, self.seen)?
                 }
                 TemperatureBy::Place => {
-                    let new = self.seen..self.seen + self.seq;
-                    let after = |padding: usize| {
-                        let places = new.clone().map(|at| at.saturating_sub(padding) as u32);
-                        places.collect::<Vec<_>>()
-                    };
-                    match &self.sequences {
-                        Some(of) => of.origins.iter().map(|of| after(of.key)).collect(),
-                        None => vec![after(0)],
-                    }
+                    vec![(self.seen as u32..(self.seen + self.seq) as u32).collect()]
                 }
             };
             RotaryTables::of_temperature(key, &positions, dtype, device)

@@ -302,14 +302,16 @@ impl Stack {
             let keep = cache.extend(context.mask().padding_mask(), sizes)?;
             let seen = before.seen();
             let mut pass = self.pass(Pass::after(context, sizes, seen, keep.clone()))?;
-            pass.count_padding_before(self.is_packed())?;
+            if self.is_packed() {
+                pass.leave_out_padding_before()?;
+            }
             pass.last = match (requested, sizes) {
                 (Requested::Last, (batch, seq @ 2..))
                     if self.is_packed() && pass.unpadded.is_none() =>
                 {
                     let pass = Pass::after(context, (batch, 1), seen + seq - 1, keep);
                     let mut pass = self.pass(pass)?;
-                    pass.count_padding_before(true)?;
+                    pass.leave_out_padding_before()?;
                     Some(Box::new(pass))
                 }
                 _ => None,

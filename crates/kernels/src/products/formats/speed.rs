@@ -5,10 +5,11 @@ use std::hint::black_box;
 
 use half::{bf16, f16};
 
-use super::{group_scales::ScaleLayout, quantized::Quantized};
+use super::group_scales::{GroupScales, ScaleLayout, ScaleType};
+use super::quantized::Quantized;
 use crate::products::{
-    Ahead, DotTile, Kernel, Total, View, WeightFormat, WithKernel, pack_panels::pack_panels,
-    pack_rows::pack_rows, peak,
+    Ahead, DotTile, Kernel, QuantizedFormat, Total, View, WeightFormat, WithKernel,
+    pack_panels::pack_panels, pack_rows::pack_rows, peak,
 };
 use crate::reference::{on, random};
 use crate::{memory::Aligned, timing::least, vectors::Isa};
@@ -92,6 +93,26 @@ fn products_as_a_share_of_the_peak() {
     shares::<f16>("f16", WeightFormat::F16, ());
     shares::<bf16>("bf16", WeightFormat::Bf16, ());
     shares::<i8>("int8", WeightFormat::Int8, ());
+    let of = |bits: usize, group: usize, scales| {
+        let bits_by_group = (bits, group);
+        QuantizedFormat {
+            bits_by_group,
+            scales,
+        }
+        .layout()
+    };
+    let zero = |zero| GroupScales::Zero {
+        scales: ScaleType::F16,
+        zero,
+    };
+    // Their peak is that of int4.
+    let (as_32, as_128) = (WeightFormat::Int4By32, WeightFormat::Int4By128);
+    shares::<Quantized<2>>("Q2_K", as_32, of(2, 16, GroupScales::Nibbles));
+    shares::<Quantized<3>>("Q3_K", as_32, of(3, 16, GroupScales::Short { zero: 4 }));
+    shares::<Quantized<5>>("Q5_0", as_32, of(5, 32, zero(16)));
+    shares::<Quantized<6>>("Q6_K", as_32, of(6, 16, GroupScales::Signed));
+    shares::<Quantized<8>>("Q8_0", as_32, of(8, 32, zero(128)));
+    shares::<Quantized<8>>("GPTQ of 8 bits", as_128, of(8, 128, zero(128)));
     let int4 = ScaleLayout::int4;
     shares::<Quantized<4>>("int4 by 32", WeightFormat::Int4By32, int4(32));
     shares::<Quantized<4>>("int4 by 64", WeightFormat::Int4By64, int4(64));

@@ -22,17 +22,6 @@ pub struct RotaryTables {
 }
 
 impl RotaryTables {
-    /// Joins the tables of the sequences in a batch.
-    pub(crate) fn joined(sequences: impl Iterator<Item = Result<Self>>) -> Result<Self> {
-        let all = sequences.collect::<Result<Vec<_>>>()?;
-        let cat =
-            |of: fn(&Self) -> &Tensor| Tensor::cat(&all.iter().map(of).collect::<Vec<_>>(), 0);
-        Ok(Self {
-            cos: cat(|tables| &tables.cos)?,
-            sin: cat(|tables| &tables.sin)?,
-        })
-    }
-
     /// Returns tables that rotate by an angle of 0 and multiply queries with `pairs` pairs by a temperature, or
     /// `None` if the temperature is 1 everywhere.
     pub(crate) fn of_temperature(

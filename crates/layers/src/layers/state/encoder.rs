@@ -4,7 +4,8 @@ use candle_blocks_kernels::attention::KeyValuePanels;
 use candle_core::{Result, Tensor, bail};
 
 use super::cached_rows::of_sequences;
-use super::panels::{CacheShape, Cached, misfit, panel_bytes, panels_shape};
+use super::panels::{panel_bytes, panels_shape};
+use super::shape::{CacheShape, Cached, misfit};
 use super::{reordered, without_graph, wrong_stack};
 
 /// The encoder output's keys and values for one cross-attention.

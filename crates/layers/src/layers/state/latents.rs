@@ -6,8 +6,8 @@ use candle_blocks_kernels::attention::{OperandFormat, Sequences};
 use candle_blocks_kernels::{Cpu, threads};
 use half::bf16;
 
-use super::panels::CacheShape;
 use super::reordered;
+use super::shape::CacheShape;
 
 /// The latents and shared keys for a batch, in the number format in which attention multiplies. Each position has one
 /// row. Every step unpacks the rows for keys and for values. Clones share a sequence's rows until one of them writes.

@@ -11,13 +11,15 @@ mod layer;
 mod ledger;
 mod panels;
 mod rows;
+mod shape;
 
 #[doc(hidden)]
 pub use cached_rows::of_sequences;
 pub(crate) use encoder::EncoderState;
 pub(crate) use layer::{BlockState, BlockStateMut, LayerState};
 pub(crate) use ledger::{Ledger, check_cached};
-pub(crate) use panels::{CacheShape, Cached, Panels};
+pub(crate) use panels::Panels;
+pub(crate) use shape::{CacheShape, Cached};
 
 /// The key/value cache of a whole stack, created by [`Stack::new_cache`](crate::Stack::new_cache).
 ///

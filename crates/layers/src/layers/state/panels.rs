@@ -1,30 +1,13 @@
 //! Keys and values for a packed attention.
 
-use candle_blocks_kernels::attention::{KeyValuePanels, OperandFormat, PanelShape};
+use candle_blocks_kernels::attention::{KeyValuePanels, OperandFormat};
 use candle_blocks_kernels::memory::LargePages;
 use candle_core::Result;
 use half::bf16;
 
 use super::latents::LatentRows;
 use super::reordered;
-
-/// The kind and shape of the rows in a layer's state.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Cached {
-    /// Keys and values.
-    Panels(CacheShape),
-    /// Latents with shared keys, as rows of one head.
-    Latents(CacheShape),
-}
-
-/// The shape of a layer's keys and values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct CacheShape {
-    /// The number of sequences.
-    pub batch: usize,
-    /// The shape of each sequence.
-    pub sequence: PanelShape,
-}
+use super::shape::{CacheShape, Cached, misfit};
 
 /// A packed attention's keys and values, to which new positions are appended. Clones share memory until one of them
 /// writes.
@@ -139,9 +122,9 @@ impl Panels {
         }
     }
 
-    /// Returns the panels, to which new positions are appended after the `seen` earlier ones. Where padding precedes the
-    /// sequences, the numbers of their own earlier positions are given too. With a window, positions that the new
-    /// queries do not see are dropped. Panels with another shape are dropped; an empty batch is resized.
+    /// Returns the panels, to which new positions are appended after the `seen` earlier ones: a different count for each
+    /// sequence if padding precedes some. A window drops positions hidden from the new queries. Panels with another
+    /// shape are dropped, and an empty batch is resized.
     pub fn own(
         &mut self,
         shape: CacheShape,
@@ -198,22 +181,4 @@ pub(super) fn panel_bytes(panels: &KeyValuePanels) -> usize {
         OperandFormat::Bf16 => size_of::<bf16>(),
     };
     panels.positions().len() * elements * size
-}
-
-pub(super) fn misfit(theirs: Cached, ours: Cached) -> candle_core::Error {
-    let words = |cached: Cached| match cached {
-        Cached::Panels(CacheShape { batch, sequence }) => format!(
-            "a batch of {batch} with {} key/value heads of {} in {}",
-            sequence.n_kv_heads, sequence.head_dim, sequence.stored
-        ),
-        Cached::Latents(CacheShape { batch, sequence }) => format!(
-            "a batch of {batch} with latents of {} in {}",
-            sequence.head_dim, sequence.stored
-        ),
-    };
-    candle_core::Error::msg(format!(
-        "the cache holds {}, but this attention has {}; make another cache with new_cache",
-        words(theirs),
-        words(ours)
-    ))
 }
