@@ -19,7 +19,18 @@ pub fn watch() {
     let signals = signal_hook::iterator::Signals::new(signals.into_iter().flatten());
     // Without them a signal ends the program as it ends others.
     let Ok(mut signals) = signals else { return };
-    std::thread::spawn(move || signals.forever().for_each(receive));
+    in_background(move || signals.forever().for_each(receive));
+}
+
+/// Runs work in a thread with a small stack, or ends the program with the system's reason.
+fn in_background(work: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().stack_size(256 << 10);
+    if let Err(error) = thread.spawn(work) {
+        eprintln!(
+            "error: no thread can be started: {error}; allow more memory (`ulimit -v`, `ulimit -d`)"
+        );
+        std::process::exit(2);
+    }
 }
 
 /// Begins to watch for Ctrl-C. The C runtime reports it in a thread of its own, where a handler may only set a flag.
@@ -31,7 +42,7 @@ pub fn watch() {
     if signal_hook::flag::register(SIGINT, has_come.clone()).is_err() {
         return;
     }
-    thread::spawn(move || {
+    in_background(move || {
         loop {
             thread::sleep(Duration::from_millis(50));
             if has_come.swap(false, Ordering::SeqCst) {

@@ -351,11 +351,11 @@ macro_rules! short_quantized_dots {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) use short_quantized_dots;
 
-/// Returns a tile's rows, given the rows for 4-bit values: longer values take more registers when widened.
+/// Returns a tile's rows, given the rows for 4-bit values: longer values take more registers when widened. Of few
+/// registers none is left for the widened values in any case: they stay in the first-level cache, for as many rows.
 pub const fn rows(of_four: usize, code: usize) -> usize {
     match (bits(code), of_four) {
-        (4, rows) => rows,
-        (_, 0..6) => 1,
+        (4, rows) | (_, rows @ 0..6) => rows,
         (2 | 3 | 6, rows) => rows - 2,
         (_, rows) => rows - 6,
     }

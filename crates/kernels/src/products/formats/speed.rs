@@ -69,7 +69,15 @@ fn shares<F: WithKernel<Element = f32>>(name: &str, format: WeightFormat, layout
         for (n, k) in [(256, 768), (128, 3072)] {
             let w = random(n * k, 0.0, 1.0, 1);
             let b = View::row_major(&w, n, k).transposed();
-            let panels = pack_panels(Aligned::empty(), kernel, layout, &[b], 1);
+            let panels = match F::FROM_FLOATS {
+                true => pack_panels(Aligned::empty(), kernel, layout, &[b], 1),
+                // The contents do not matter, but for subnormal values.
+                false => {
+                    let mut words = Aligned::<F::Word>::zeros(n * F::column_words(layout, k));
+                    bytemuck::cast_slice_mut(&mut words).fill(0x3c_u8);
+                    words
+                }
+            };
             for m in [1, 4, 13, 32, 128, 512] {
                 let a = random(m * k, 0.0, 1.0, 2);
                 let a = View::row_major(&a, m, k);
