@@ -279,6 +279,8 @@ mod pages {
     struct EmbeddingsPage;
     #[doc = include_str!("../docs/generation.md")]
     struct GenerationPage;
+    #[doc = include_str!("../docs/inputs.md")]
+    struct InputsPage;
     #[doc = include_str!("../docs/own-block.md")]
     struct OwnBlock;
     #[doc = include_str!("../docs/fine-tuning.md")]
