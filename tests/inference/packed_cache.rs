@@ -251,6 +251,24 @@ fn after_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
     assert_eq!(next(&stack, &plain, &mut cache), expected);
 }
 
+/// A call for the last position alone needs fewer keys in the last block than what comes after it is taken back.
+#[test]
+fn a_call_for_the_last_position_after_padding_can_be_taken_back() {
+    cpu_only("packed weights");
+    let stack = packed(&small::decoder());
+    let plain = ForwardContext::evaluation();
+    let marks = Tensor::new(&[[1u8, 1, 1, 1, 1], [0, 0, 1, 1, 1]], &Device::Cpu).unwrap();
+    let padded = plain
+        .clone()
+        .with_mask(AttentionMask::padding(&marks).unwrap());
+    let expected = next(&stack, &plain, &mut after_five(&stack, &padded));
+    let mut cache = after_five(&stack, &padded);
+    let four = numbers(&[2, 4, WIDTH], 3);
+    stack.last_cached(four, &plain, &mut cache).unwrap();
+    assert_eq!(cache.rewind(5), 5);
+    assert_eq!(next(&stack, &plain, &mut cache), expected);
+}
+
 #[test]
 fn positions_before_the_first_mask_and_after_the_last_are_all_kept() {
     let layers = small_on_device::stack(&small::decoder());

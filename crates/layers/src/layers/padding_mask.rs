@@ -15,6 +15,11 @@ pub(crate) struct PaddingMask {
     pub host: Tensor,
 }
 
+/// Returns the number of padding positions before a sequence, given its marks (1 = keep).
+pub(crate) fn padding_before(marks: &[u8]) -> usize {
+    marks.iter().take_while(|&&mark| mark == 0).count()
+}
+
 impl PaddingMask {
     /// Creates the mask from a tensor on the CPU, and copies it to `device`.
     pub fn new(host: Tensor, device: &Device) -> Result<Self> {

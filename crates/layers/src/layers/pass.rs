@@ -8,12 +8,13 @@ use crate::config::{
     AlibiConfig, AttentionConfig, DisentangledConfig, HeadsOfRank, PositionTemperature, Precision,
     RotaryAxes, RotaryConfig, TemperatureBy,
 };
+use crate::layers::ForwardContext;
 use crate::layers::mask::{KeySource, mask_of_heads};
 use crate::layers::packed::{CachedSequences, PassTables, UnpaddedRows, check_evaluation};
+use crate::layers::padding_mask::{PaddingMask, padding_before};
 use crate::layers::position::{
     DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias, alibi_on_both_sides,
 };
-use crate::layers::{ForwardContext, padding_mask::PaddingMask};
 use crate::ops::{BiasTensor, Constants, Value, uploaded};
 
 mod layer;
@@ -387,7 +388,7 @@ impl<'c> Pass<'c> {
             return Ok(None);
         }
         self.chunks.get(&(chunk, dtype), || {
-            let padding = |marks: Vec<u8>| marks.iter().take_while(|&&mark| mark == 0).count();
+            let padding = |marks: Vec<u8>| padding_before(&marks);
             let starts: Vec<usize> = match keep {
                 Some(keep) => keep.to_vec2()?.into_iter().map(padding).collect(),
                 None => vec![0],

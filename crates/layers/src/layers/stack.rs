@@ -299,23 +299,20 @@ impl Stack {
         }
         let before = cache.ledger.clone();
         let added = |cache: &mut KvCache| {
-            let keep = cache.extend(context.mask().padding_mask(), sizes)?;
+            let keep = cache.ledger.extend(context.mask().padding_mask(), sizes)?;
             let seen = before.seen();
             let mut pass = self.pass(Pass::after(context, sizes, seen, keep.clone()))?;
             if self.is_packed() {
                 pass.leave_out_padding_before()?;
-            }
-            pass.last = match (requested, sizes) {
-                (Requested::Last, (batch, seq @ 2..))
-                    if self.is_packed() && pass.unpadded.is_none() =>
+                if let (Requested::Last, (batch, seq @ 2..)) = (requested, sizes)
+                    && pass.unpadded.is_none()
                 {
-                    let pass = Pass::after(context, (batch, 1), seen + seq - 1, keep);
-                    let mut pass = self.pass(pass)?;
-                    pass.leave_out_padding_before()?;
-                    Some(Box::new(pass))
+                    let last = Pass::after(context, (batch, 1), seen + seq - 1, keep);
+                    let mut last = self.pass(last)?;
+                    last.leave_out_padding_before()?;
+                    pass.last = Some(Box::new(last));
                 }
-                _ => None,
-            };
+            }
             self.run(x, &pass, Some(cache), None)
         };
         match added(cache) {

@@ -97,10 +97,10 @@ impl Reach {
         }
     }
 
-    /// Returns the same reach for queries from another position on.
-    pub(crate) fn from(self, first_query: usize) -> Self {
+    /// Returns the same reach for a sequence that lacks some positions before its first query.
+    pub(crate) fn without(self, positions: usize) -> Self {
         Self {
-            first_query,
+            first_query: self.first_query.saturating_sub(positions),
             ..self
         }
     }

@@ -37,7 +37,7 @@ mod unpadded_rows;
 
 pub(crate) use packs;
 pub(crate) use pass::PassTables;
-pub(crate) use unpadded_rows::{CachedSequences, UnpaddedRows};
+pub(crate) use unpadded_rows::{CachedSequences, UnpaddedRows, padding_seen};
 
 /// The format for packed weights, the memory for them, and the CPU to compute on.
 #[derive(Clone)]

@@ -5,7 +5,8 @@ use std::{cell::OnceCell, sync::Arc};
 use candle_blocks_kernels::attention::Sequences;
 use candle_core::{DType, Device, Result, Tensor, TensorId};
 
-use super::{additive::Additive, unpadded_rows::CachedSequences, unpadded_rows::UnpaddedRows};
+use super::additive::Additive;
+use super::unpadded_rows::{CachedSequences, UnpaddedRows};
 use crate::config::{AttentionConfig, DisentangledConfig, RotaryConfig, getters};
 use crate::layers::{AlibiKey, DistanceRows, Memo, Pass, RotaryTables, TemperatureKey};
 use crate::ops::BiasTensor;

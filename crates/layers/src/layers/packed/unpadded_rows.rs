@@ -4,6 +4,7 @@ use candle_blocks_kernels::attention::Origin;
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::with_elements;
+use crate::layers::padding_mask::padding_before;
 
 /// The rows of a batch that are computed.
 pub(crate) struct UnpaddedRows {
@@ -18,8 +19,6 @@ pub(crate) struct UnpaddedRows {
 /// The sequences of a pass with a cache, which has no positions for the padding before each of them. A sequence has then
 /// the same bits as it has alone.
 pub(crate) struct CachedSequences {
-    /// The position of each sequence's first new query.
-    pub first_queries: Vec<usize>,
     /// Each sequence's origin in the mask and in biases of all positions.
     pub origins: Vec<Origin>,
     /// True if the mask hides other positions too.
@@ -30,35 +29,31 @@ impl CachedSequences {
     /// Counts the padding before sequences, by the mask `[batch, all positions]` (1 = keep) of `seen` earlier and `seq`
     /// new positions. Returns `None` if there is none, and the rows that are computed if some new rows are padding.
     pub fn new(mask: &[u8], (seen, seq): (usize, usize)) -> Option<(Self, Option<UnpaddedRows>)> {
-        let all = seen + seq;
-        let sequences = mask.chunks_exact(all.max(1));
-        let padding = |mask: &[u8]| mask.iter().take_while(|&&keep| keep == 0).count();
-        let before: Vec<usize> = sequences.clone().map(padding).collect();
-        if before.iter().all(|&padding| padding == 0) {
+        let marks = mask.chunks_exact((seen + seq).max(1));
+        let origin = |marks: &[u8]| {
+            let key = padding_before(marks);
+            let query = key.saturating_sub(seen);
+            Origin { query, key }
+        };
+        let origins: Vec<Origin> = marks.clone().map(origin).collect();
+        if origins.iter().all(|of| of.key == 0) {
             return None;
         }
-        let new = |&padding: &usize| padding.saturating_sub(seen);
-        let of = |padding: &usize| Origin {
-            query: new(padding),
-            key: *padding,
-        };
-        let places = Self {
-            first_queries: before
-                .iter()
-                .map(|padding| seen.saturating_sub(*padding))
-                .collect(),
-            origins: before.iter().map(of).collect(),
-            has_gaps: sequences
-                .zip(&before)
-                .any(|(mask, &n)| mask[n..].contains(&0)),
-        };
-        let has_padding = before.iter().any(|padding| new(padding) > 0);
+        let has_gaps = marks
+            .zip(&origins)
+            .any(|(marks, of)| marks[of.key..].contains(&0));
+        let has_padding = origins.iter().any(|of| of.query > 0);
         let rows = has_padding.then(|| {
-            let rows = |(b, padding)| b * seq + new(padding)..(b + 1) * seq;
-            UnpaddedRows::of(before.iter().enumerate().map(rows), before.len() * seq)
+            let rows = |(b, of): (usize, &Origin)| b * seq + of.query..(b + 1) * seq;
+            UnpaddedRows::of(origins.iter().enumerate().map(rows), origins.len() * seq)
         });
-        Some((places, rows))
+        Some((Self { origins, has_gaps }, rows))
     }
+}
+
+/// Returns how many of a pass's earlier positions are padding before a sequence.
+pub(crate) fn padding_seen(of: Origin) -> usize {
+    of.key.saturating_sub(of.query)
 }
 
 impl UnpaddedRows {

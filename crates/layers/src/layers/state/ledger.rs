@@ -3,7 +3,8 @@
 use candle_core::{Result, Tensor, bail};
 
 use crate::config::{MixerFacts, getters};
-use crate::layers::{ForwardContext, padding_mask::PaddingMask};
+use crate::layers::ForwardContext;
+use crate::layers::padding_mask::{PaddingMask, padding_before};
 
 /// The positions seen so far: the number of sequences, the number of positions, and the key mask.
 #[derive(Clone, Debug, Default)]
@@ -69,11 +70,8 @@ impl Ledger {
             return vec![seen; self.batch];
         };
         let marks = keep.host.to_vec2::<u8>().unwrap_or_default();
-        let padding = |marks: Vec<u8>| marks.iter().take_while(|&&mark| mark == 0).count();
-        let padding = marks.into_iter().map(padding);
-        padding
-            .map(|padding| seen.saturating_sub(padding))
-            .collect()
+        let of = |marks: Vec<u8>| seen.saturating_sub(padding_before(&marks));
+        marks.into_iter().map(of).collect()
     }
 
     /// Keeps only the given sequences.

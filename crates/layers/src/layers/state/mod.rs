@@ -2,8 +2,6 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::padding_mask::PaddingMask;
-
 pub(in crate::layers) mod cached_rows;
 mod encoder;
 mod latents;
@@ -142,18 +140,6 @@ impl KvCache {
         for layer in &mut self.layers {
             layer.forget_from(seen, &of_sequences);
         }
-    }
-
-    /// Adds new positions; returns the key mask of all positions, `[batch, all]`.
-    ///
-    /// # Errors
-    /// Same as [`Ledger::extend`].
-    pub(super) fn extend(
-        &mut self,
-        new: Option<&PaddingMask>,
-        sizes: (usize, usize),
-    ) -> Result<Option<PaddingMask>> {
-        self.ledger.extend(new, sizes)
     }
 
     /// Returns the states that a layer reads and writes. `shared` is the earlier layer whose state its mixer reads.

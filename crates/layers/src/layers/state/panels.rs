@@ -1,6 +1,6 @@
 //! Keys and values for a packed attention.
 
-use candle_blocks_kernels::attention::{KeyValuePanels, OperandFormat};
+use candle_blocks_kernels::attention::{KeyValuePanels, OperandFormat, Origin};
 use candle_blocks_kernels::memory::LargePages;
 use candle_core::Result;
 use half::bf16;
@@ -8,6 +8,7 @@ use half::bf16;
 use super::latents::LatentRows;
 use super::reordered;
 use super::shape::{CacheShape, Cached, misfit};
+use crate::layers::packed::padding_seen;
 
 /// A packed attention's keys and values, to which new positions are appended. Clones share memory until one of them
 /// writes.
@@ -122,13 +123,13 @@ impl Panels {
         }
     }
 
-    /// Returns the panels, to which new positions are appended after the `seen` earlier ones: a different count for each
-    /// sequence if padding precedes some. A window drops positions hidden from the new queries. Panels with another
+    /// Returns the panels, to which new positions are appended after the `seen` earlier ones, without the padding before
+    /// sequences with these origins. A window drops positions hidden from the new queries. Panels with another
     /// shape are dropped, and an empty batch is resized.
     pub fn own(
         &mut self,
         shape: CacheShape,
-        (seen, of_sequences): (usize, Option<&[usize]>),
+        (seen, origins): (usize, Option<&[Origin]>),
         window: Option<usize>,
     ) -> &mut [KeyValuePanels] {
         self.keys.take_if(|keys| match keys {
@@ -145,8 +146,8 @@ impl Panels {
         });
         if let Some(window) = window {
             for (i, panels) in panels.iter_mut().enumerate() {
-                let seen = of_sequences.map_or(seen, |seen| seen[i]);
-                panels.drop_before(seen.saturating_sub(window - 1));
+                let padding = origins.map_or(0, |origins| padding_seen(origins[i]));
+                panels.drop_before((seen - padding).saturating_sub(window - 1));
             }
             self.first_complete = seen;
         }

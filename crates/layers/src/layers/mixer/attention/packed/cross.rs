@@ -66,7 +66,6 @@ impl PackedAttention {
             keys: encoder.keys,
             keep: encoder.mask_bytes.as_deref(),
             reach: Reach::of(&Visible::default()),
-            first_queries: None,
             origins: origins.as_deref(),
             biases: self.biases(
                 alibi.as_deref().into_iter().chain(additive),

@@ -12,7 +12,7 @@ use candle_core::{Result, Tensor};
 use super::{PackedAttention, head_maps::PerHeadRows};
 use crate::config::{Activation, Position};
 use crate::layers::KeySource;
-use crate::layers::packed::{additive::Additive, pass::PackedPass};
+use crate::layers::packed::{additive::Additive, padding_seen, pass::PackedPass};
 use crate::ops::{Reach, activation_kernel};
 
 scratch!(MIXED_ROWS);
@@ -37,8 +37,6 @@ pub(super) struct Scored<'a> {
     /// The key mask, `[batch, keys]`, 1 = keep.
     pub keep: Option<&'a [u8]>,
     pub reach: Reach,
-    /// The positions of each sequence's first query, if they differ from that of `reach`.
-    pub first_queries: Option<&'a [usize]>,
     /// Each sequence's origin in mask and biases, if these have others before it.
     pub origins: Option<&'a [Origin]>,
     /// Added to the scores in this order.
@@ -128,7 +126,6 @@ impl PackedAttention {
             keys,
             keep,
             reach,
-            first_queries,
             origins,
             ..
         } = attended.scored;
@@ -138,9 +135,9 @@ impl PackedAttention {
             biases: &attended.scored.biases,
             sinks: self.sinks.as_deref(),
             keep,
-            reach: &|sequence, query| match first_queries {
-                Some(firsts) => reach.from(firsts[sequence]).range(query, keys),
-                None => reach.range(query, keys),
+            reach: &|sequence, query| {
+                let padding = origins.map_or(0, |origins| padding_seen(origins[sequence]));
+                reach.without(padding).range(query, keys)
             },
             origins,
         };

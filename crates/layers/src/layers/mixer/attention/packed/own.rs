@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels, Sequences};
+use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels, Origin, Sequences};
 use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::{Result, bail};
 
@@ -22,8 +22,8 @@ use crate::ops::{Reach, Visible};
 struct Own<'a> {
     of: &'a PackedAttention,
     steps: ProjectionSteps<'a>,
-    /// The number of positions before the pass, and that of each sequence if there is padding before some.
-    seen: (usize, Option<&'a [usize]>),
+    /// The number of positions before the pass, and the sequences' origins if padding precedes some.
+    seen: (usize, Option<&'a [Origin]>),
     /// The relative embeddings, if attention is disentangled.
     positions: Option<(&'a PackedPositions, Arc<DistanceRows>)>,
 }
@@ -97,7 +97,6 @@ impl PackedAttention {
                 window: self.config.window,
                 first_query: requested.seen(),
             }),
-            first_queries: requested.sequences().map(|of| &of.first_queries[..]),
             origins: requested.sequences().map(|of| &of.origins[..]),
             biases: self.biases(
                 alibi.iter().chain(&chunks).chain(&added).map(Arc::as_ref),
@@ -108,7 +107,7 @@ impl PackedAttention {
         let own = Own {
             of: self,
             steps,
-            seen: (pass.seen(), scored.first_queries),
+            seen: (pass.seen(), pass.sequences().map(|of| &of.origins[..])),
             positions: match &self.positions {
                 Some(of) => Some((of, pass.distances(&of.config)?)),
                 None => None,
