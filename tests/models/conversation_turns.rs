@@ -1,12 +1,13 @@
 //! The next turn of a conversation takes the keys and values that it shares with the earlier one, and changes no bit.
 
-use candle_blocks::candle_core::{DType, Device, Result, Tensor, safetensors};
+use candle_blocks::candle_core::{DType, Result, Tensor};
 use candle_blocks::generate::{
-    CausalDecoder, Decoder, Generation, GenerationOptions, Generator, Sampler, prompts,
+    CausalDecoder, Decoder, Generation, GenerationOptions, Generator, Sampler,
 };
 use candle_blocks::model::{Model, ModelInput};
 use candle_blocks::{Checkpoint, Precision, Weights};
 
+use crate::decoder_prompts::decoder_prompts;
 use crate::device::device;
 use crate::numbers::bits;
 use crate::weights::{is_present, weights};
@@ -125,15 +126,7 @@ fn keeps(name: &str, model: &Model, first: &[u32]) -> bool {
 fn a_continued_conversation_has_the_bits_of_one_that_starts_anew() {
     let (mut kept, mut renewed) = (0, Vec::new());
     for whole in wholes() {
-        let path = weights(&whole.name).join("whole.safetensors");
-        let tensors = safetensors::load(path, &Device::Cpu).unwrap();
-        let has = |name: &str| tensors.contains_key(name);
-        let is_decoder =
-            has("tokens") && !has("decoder_input_ids") && !has("encoder_hidden_states");
-        let (Some(ids), true) = (tensors.get("input_ids"), is_decoder) else {
-            continue;
-        };
-        let Ok(prompts) = prompts(ids, tensors.get("attention_mask")) else {
+        let Some(prompts) = decoder_prompts(&whole.name) else {
             continue;
         };
         let checkpoint = Checkpoint::open(weights(&whole.name)).unwrap();

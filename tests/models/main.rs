@@ -31,6 +31,7 @@ mod whole;
 
 mod changed_keys;
 mod conversation_turns;
+mod decoder_prompts;
 mod encoder_decoders;
 mod fresh_two_stacks;
 mod generation;

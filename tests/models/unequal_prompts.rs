@@ -1,12 +1,13 @@
 //! Prompts of unequal lengths in one batch give each of them the bits that it has alone.
 
-use candle_blocks::candle_core::{Device, Tensor, safetensors};
+use candle_blocks::candle_core::Tensor;
 use candle_blocks::config::{RotaryScaling, TemperatureBy};
-use candle_blocks::generate::{CausalDecoder, Generation, GenerationOptions, prompts};
+use candle_blocks::generate::{CausalDecoder, Generation, GenerationOptions};
 use candle_blocks::model::Model;
 use candle_blocks::{Checkpoint, Position, Precision, Weights};
 
 use crate::cpu_only::cpu_only;
+use crate::decoder_prompts::decoder_prompts;
 use crate::numbers::bits;
 use crate::weights::{is_present, weights};
 use crate::whole::wholes;
@@ -85,15 +86,7 @@ fn each_prompt_has_the_bits_that_it_has_alone() {
     ];
     let mut compared = [0; 4];
     for whole in wholes() {
-        let path = weights(&whole.name).join("whole.safetensors");
-        let tensors = safetensors::load(path, &Device::Cpu).unwrap();
-        let has = |name: &str| tensors.contains_key(name);
-        let is_decoder =
-            has("tokens") && !has("decoder_input_ids") && !has("encoder_hidden_states");
-        let (Some(ids), true) = (tensors.get("input_ids"), is_decoder) else {
-            continue;
-        };
-        let Ok(known) = prompts(ids, tensors.get("attention_mask")) else {
+        let Some(known) = decoder_prompts(&whole.name) else {
             continue;
         };
         let longest = known.iter().max_by_key(|prompt| prompt.len()).unwrap();

@@ -6,7 +6,7 @@ use std::{hint::black_box, time::Instant};
 use half::{bf16, f16};
 
 use super::group_scales::{
-    E2M1, GroupScales, NON_LINEAR, NON_LINEAR_ZERO,
+    E2M1, GroupScales, NON_LINEAR, NON_LINEAR_ZERO, ScaleLayout,
     ScaleType::{self, F16, F32},
 };
 use super::quantized::Quantized;
@@ -109,6 +109,16 @@ fn shares<F: WithKernel<Element = f32>>(name: &str, layout: F::Layout) {
     }
 }
 
+/// Returns the layout of weights in `bits` bits, in groups of `group` values.
+pub fn of(bits: usize, group: usize, scales: GroupScales) -> ScaleLayout {
+    let bits_by_group = (bits, group);
+    QuantizedFormat {
+        bits_by_group,
+        scales,
+    }
+    .layout()
+}
+
 #[test]
 #[ignore = "a measurement: needs an idle machine and a minute"]
 fn weights_stream_at_the_bandwidth_of_a_plain_read() {
@@ -116,14 +126,6 @@ fn weights_stream_at_the_bandwidth_of_a_plain_read() {
     shares::<f16>("f16", ());
     shares::<bf16>("bf16", ());
     shares::<i8>("int8", ());
-    let of = |bits: usize, group: usize, scales| {
-        let bits_by_group = (bits, group);
-        QuantizedFormat {
-            bits_by_group,
-            scales,
-        }
-        .layout()
-    };
     let zero = |scales, zero| GroupScales::Zero { scales, zero };
     let own = |scales: ScaleType| GroupScales::Zeros { scales, least: 1 };
     let both = GroupScales::Minima(F16);

@@ -5,11 +5,12 @@ use std::hint::black_box;
 
 use half::{bf16, f16};
 
+use super::bandwidth::of;
 use super::group_scales::{GroupScales, ScaleLayout, ScaleType};
 use super::quantized::Quantized;
 use crate::products::{
-    Ahead, DotTile, Kernel, QuantizedFormat, Total, View, WeightFormat, WithKernel,
-    pack_panels::pack_panels, pack_rows::pack_rows, peak,
+    Ahead, DotTile, Kernel, Total, View, WeightFormat, WithKernel, pack_panels::pack_panels,
+    pack_rows::pack_rows, peak,
 };
 use crate::reference::{on, random};
 use crate::{memory::Aligned, timing::least, vectors::Isa};
@@ -101,14 +102,6 @@ fn products_as_a_share_of_the_peak() {
     shares::<f16>("f16", WeightFormat::F16, ());
     shares::<bf16>("bf16", WeightFormat::Bf16, ());
     shares::<i8>("int8", WeightFormat::Int8, ());
-    let of = |bits: usize, group: usize, scales| {
-        let bits_by_group = (bits, group);
-        QuantizedFormat {
-            bits_by_group,
-            scales,
-        }
-        .layout()
-    };
     let zero = |zero| GroupScales::Zero {
         scales: ScaleType::F16,
         zero,
