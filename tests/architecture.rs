@@ -12,6 +12,8 @@ mod identifiers;
 mod kinds;
 #[path = "shared/package.rs"]
 mod package;
+#[path = "architecture/pages.rs"]
+mod pages;
 #[path = "architecture/prose.rs"]
 mod prose;
 #[path = "architecture/said.rs"]

@@ -117,7 +117,7 @@ impl SaveOptions {
         target.commit()
     }
 
-    /// transformers refuses files without this mark.
+    /// Writes the weights, in shards, and their index.
     pub(super) fn write_weights(
         &self,
         directory: &Path,
@@ -125,7 +125,7 @@ impl SaveOptions {
         mut metadata: HashMap<String, String>,
         content: impl Fn(&str, &mut Sink) -> Result<()>,
     ) -> Result<()> {
-        // Copies the model's other files to a new directory. Files beside a GGUF file do not belong to it.
+        // transformers refuses files without this mark.
         let format = metadata.entry("format".to_string());
         format.or_insert_with(|| "pt".to_string());
 

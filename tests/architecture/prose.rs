@@ -39,7 +39,6 @@ const LONGEST: usize = 120;
 
 /// Pages that tests write, and one that an example learns by heart.
 const LONG: &[&str] = &[
-    "docs/transformers.md",
     "weights/conformance.md",
     "weights/README.md",
     "benches/README.md",

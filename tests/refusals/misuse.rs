@@ -230,8 +230,8 @@ fn a_checkpoint_of_two_stacks_says_how_to_choose_one() {
     }
     assert_eq!(
         said(Checkpoint::open(weights("families/bart"))),
-        "part: none chosen for a bart checkpoint, which has several stacks; select encoder or decoder \
-         with `CheckpointOptions::part`"
+        "part: none chosen for a bart checkpoint, which has several stacks; open both with \
+         `CheckpointOptions::whole`, or select encoder or decoder with `CheckpointOptions::part`"
     );
 }
 

@@ -107,21 +107,39 @@ fn document(rows: &[(String, String)]) -> String {
         .filter(|(answer, _)| answer.starts_with("loads"));
     let mut text = format!(
         "# Model types of transformers\n\n\
-         This page is for readers who want to know whether a model loads, or why not. It lists the {} model types of transformers 5.23.\n\
-         The default `config.json` loads for {} of them; the others are refused with the reason before their names.\n\
+         This page is for readers who want to know whether a model loads, or why not. It lists the {} model types of\n\
+         transformers 5.23. The default `config.json` loads for {} of them; the others are refused with the reason\n\
+         before their names.\n\
          `python weights/export.py default-configs` makes the files, and a test\n\
          ([tests/refusals/of_transformers.rs](../tests/refusals/of_transformers.rs)) checks this list.\n\n",
         rows.len(),
         loading.map(|(_, names)| names.len()).sum::<usize>()
     );
     for (answer, names) in answers {
-        writeln!(
-            text,
-            "- **{answer}** ({}): {}",
-            names.len(),
-            names.join(", ")
-        )
-        .unwrap();
+        let item = format!("- **{answer}** ({}): {}", names.len(), names.join(", "));
+        writeln!(text, "{}", wrapped(&item)).unwrap();
+    }
+    text += "\nBack: [Model types that load](families.md) · [All pages](README.md) · Next: [Tolerances](tolerance.md)\n";
+    text
+}
+
+/// Returns a list's item in lines of at most 120 characters.
+fn wrapped(item: &str) -> String {
+    let (mut text, mut length) = (String::new(), 0);
+    for word in item.split(' ') {
+        match length {
+            0 => {}
+            _ if length + 1 + word.len() > 120 => {
+                text += "\n  ";
+                length = 2;
+            }
+            _ => {
+                text += " ";
+                length += 1;
+            }
+        }
+        text += word;
+        length += word.len();
     }
     text
 }

@@ -14,11 +14,19 @@ const IN_PLACE: &[(&str, &str)] = &[
         "`--family FILE`",
     ),
     ("`CheckpointOptions::family_file`", "`--family FILE`"),
+    ("open both with `CheckpointOptions::whole`, or ", ""),
     ("`CheckpointOptions::part`", "`--part`"),
     ("`TextOptions::pooling`", "`--pooling NAME`"),
     ("`TextClassifier`", "`candle-blocks classify --pairs`"),
     ("`TextEmbedder`", "`candle-blocks embed`"),
-    ("`ExistingFiles::Replace`", "`--replace`"),
+    (
+        "`SaveOptions::existing` with `ExistingFiles::Replace`",
+        "`--replace`",
+    ),
+    (
+        "`Loader::model` gives a text's `logits`",
+        "`candle-blocks run` writes a text's `logits`",
+    ),
     ("`FilesBeside::First`", "`--files-beside`"),
     (" (`CheckpointOptions::beside`)", ""),
     (

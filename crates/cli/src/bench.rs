@@ -19,7 +19,12 @@ use crate::output::Escaped;
 use crate::{CommandOutcome, output};
 use subject::{Sizes, Subject};
 
+/// Commands for the end of the help.
+const EXAMPLES: &str = "Example:
+  candle-blocks bench --op model --model all-MiniLM-L6-v2 --batch 1 --seq 128";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The layers to measure.
     #[arg(long, value_enum)]
@@ -27,8 +32,6 @@ pub struct Args {
     /// With --op model, the checkpoint: a directory, a .safetensors, .gguf or .bin file, or a .index.json.
     #[arg(long, value_name = "PATH")]
     model: Option<std::path::PathBuf>,
-    #[command(flatten)]
-    source: SourceArgs,
     /// Number of sequences.
     #[arg(long, default_value_t = 1)]
     batch: usize,
@@ -56,6 +59,8 @@ pub struct Args {
     /// Print JSON instead of text.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    source: SourceArgs,
 }
 
 /// The measured layers.

@@ -12,10 +12,14 @@ use crate::model::{ComputeArgs, ModelArgs, note_adapters};
 use crate::texts::{OutputFormat, PromptArgs, TextArgs, TextResults};
 use crate::{CommandOutcome, output};
 
+/// Commands for the end of the help.
+const EXAMPLES: &str = "Examples:
+  candle-blocks classify --model sentiment reviews.txt --output labels.jsonl
+  candle-blocks classify --model ms-marco-MiniLM-L6-v2 --pairs questions-and-answers.tsv";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    #[command(flatten)]
-    model: ModelArgs,
     #[command(flatten)]
     texts: TextArgs,
     /// Read each line as a pair of texts separated by a tab, for a cross-encoder.
@@ -28,6 +32,8 @@ pub struct Args {
     /// the best label and its score are printed for each line.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
     #[command(flatten)]
     prompt: PromptArgs,
     #[command(flatten)]

@@ -10,6 +10,7 @@ const MAX_BYTES: u64 = 100_000_000;
 
 /// A conversation, from which the checkpoint's chat template makes a prompt.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Conversation")]
 pub struct ConversationArgs {
     /// Answer --prompt as a user's message, with the checkpoint's chat template.
     #[arg(long, requires = "prompt")]

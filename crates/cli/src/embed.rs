@@ -12,10 +12,14 @@ use crate::model::{ComputeArgs, ModelArgs, note_adapters};
 use crate::texts::{OutputFormat, PromptArgs, TextArgs, TextResults};
 use crate::{CommandOutcome, output};
 
+/// Commands for the end of the help.
+const EXAMPLES: &str = "Examples:
+  candle-blocks embed --model all-MiniLM-L6-v2 sentences.txt --output vectors.safetensors
+  candle-blocks embed --hub sentence-transformers/all-MiniLM-L6-v2 --output vectors.jsonl < sentences.txt";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    #[command(flatten)]
-    model: ModelArgs,
     #[command(flatten)]
     texts: TextArgs,
     /// The file to write: .safetensors with `embeddings` [n, d] (where each token has one, those of all lines, and the number
@@ -29,6 +33,8 @@ pub struct Args {
     /// Normalize vectors to length 1 or not, whatever the model's files say.
     #[arg(long, value_name = "BOOL")]
     normalize: Option<bool>,
+    #[command(flatten)]
+    model: ModelArgs,
     #[command(flatten)]
     prompt: PromptArgs,
     #[command(flatten)]

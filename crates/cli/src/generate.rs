@@ -21,10 +21,15 @@ use crate::generation_settings::SettingArgs;
 use crate::model::{ComputeArgs, Form, ModelArgs};
 use crate::{CommandOutcome, interrupt, output};
 
+/// Commands for the end of the help.
+const EXAMPLES: &str = r#"Examples:
+  candle-blocks generate --model MODEL.gguf --precision as-stored --chat --prompt "Why is the sky blue?"
+  candle-blocks generate --model Qwen2.5-0.5B-Instruct --prompt "Once upon a time" --temperature 0.7 --seed 7
+  candle-blocks generate --hub HuggingFaceTB/SmolLM2-135M --prompt "Hello" --max-new-tokens 40"#;
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    #[command(flatten)]
-    model: ModelArgs,
     /// The text to continue. The new text is streamed to standard output.
     #[arg(
         long,
@@ -33,8 +38,6 @@ pub struct Args {
         conflicts_with = "input_ids"
     )]
     prompt: Option<String>,
-    #[command(flatten)]
-    conversation: ConversationArgs,
     /// A safetensors file with input_ids [batch, seq] to continue, and optionally attention_mask [batch, seq]. For a model with
     /// an encoder: the encoder's input, such as input_features [batch, bands, steps], and optionally decoder_input_ids
     /// [batch, n] to continue.
@@ -44,11 +47,15 @@ pub struct Args {
     /// transformers' stop_strings. Several options are several strings. They replace those of generation_config.json.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    #[command(flatten)]
-    settings: SettingArgs,
     /// A safetensors file for the new tokens, [batch, n]; shorter rows are filled with the padding token.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    conversation: ConversationArgs,
+    #[command(flatten)]
+    settings: SettingArgs,
     #[command(flatten)]
     compute: ComputeArgs,
 }

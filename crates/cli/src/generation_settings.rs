@@ -7,6 +7,7 @@ use crate::output;
 
 /// Options that each replace one key in the checkpoint's generation_config.json.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Settings (each replaces the model's own)")]
 pub struct SettingArgs {
     /// The maximum number of new tokens. [default: 256 for text, 20 for token ids]
     #[arg(long, value_name = "N")]

@@ -12,15 +12,21 @@ use crate::model::SourceArgs;
 use crate::output::Escaped;
 use crate::{CommandOutcome, output};
 
+/// Commands for the end of the help.
+const EXAMPLES: &str = "Examples:
+  candle-blocks inspect weights/tiny-gpt2
+  candle-blocks inspect --hub openai-community/gpt2";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The checkpoint: a directory, a .safetensors, .gguf or .bin file, or a .index.json.
     path: Option<PathBuf>,
-    #[command(flatten)]
-    source: SourceArgs,
     /// Print JSON instead of text.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    source: SourceArgs,
 }
 
 /// Element counts by role.

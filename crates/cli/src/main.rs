@@ -98,3 +98,33 @@ fn line(error: &anyhow::Error) -> String {
     });
     causes.collect::<Vec<_>>().join(": ")
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn commands_in_the_help_are_valid() {
+        let mut commands = 0;
+        for command in Cli::command().get_subcommands() {
+            let end = command.get_after_help().expect("examples").to_string();
+            let mut examples = 0;
+            for line in end.lines().filter_map(|line| line.strip_prefix("  ")) {
+                let line = line.split(" < ").next().unwrap();
+                // A text in quotation marks is one argument.
+                let parts = line.split('"').enumerate();
+                let words = parts.flat_map(|(i, part)| match i % 2 {
+                    0 => part.split_whitespace().collect(),
+                    _ => vec![part],
+                });
+                Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+                examples += 1;
+            }
+            assert!(examples > 0, "{}", command.get_name());
+            commands += 1;
+        }
+        assert!(commands >= 8, "{commands}");
+    }
+}

@@ -20,6 +20,7 @@ use crate::texts::TextArgs;
 
 /// The checkpoint to load.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// The checkpoint: a directory, a .safetensors, .gguf or .bin file, or a .index.json.
     #[arg(long, value_name = "PATH")]
@@ -82,6 +83,7 @@ impl ModelArgs {
 
 /// Other sources for a checkpoint, its configuration and its adapters.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Model")]
 pub struct SourceArgs {
     /// A repository on the Hugging Face Hub, instead of a path.
     #[arg(long, value_name = "OWNER/NAME")]
@@ -246,6 +248,7 @@ pub fn note_adapters(adapters: &[AppliedAdapter]) {
 
 /// The device, dtype and packing.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Computation")]
 pub struct ComputeArgs {
     /// The device to compute on.
     #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]

@@ -16,10 +16,13 @@ use crate::model::ModelArgs;
 use crate::output::Escaped;
 use crate::{CommandOutcome, interrupt, output};
 
+/// Commands for the end of the help.
+const EXAMPLES: &str = "Example:
+  candle-blocks quantize --model Qwen2.5-0.5B-Instruct --to q4_k --output model.gguf";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    #[command(flatten)]
-    model: ModelArgs,
     /// The format of the quantized weights.
     #[arg(long, value_enum)]
     to: QuantizeFormat,
@@ -35,6 +38,8 @@ pub struct Args {
     /// Print JSON instead of text.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    model: ModelArgs,
 }
 
 /// Quantized formats, by the names that llama.cpp and compressed-tensors use.

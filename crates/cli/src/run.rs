@@ -17,10 +17,14 @@ use candle_blocks::{Checkpoint, Error};
 use crate::model::{ComputeArgs, ModelArgs};
 use crate::{CommandOutcome, output};
 
+/// Commands for the end of the help.
+const EXAMPLES: &str = "Examples:
+  candle-blocks run --model DIR --input ids.safetensors --output out.safetensors
+  candle-blocks run --model DIR --input ids.safetensors --output out.safetensors --device cuda --dtype bf16";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    #[command(flatten)]
-    model: ModelArgs,
     /// A safetensors file with hidden_states [batch, seq, d_model] to run the blocks, or with input_ids [batch, seq],
     /// pixel_values or input_features to run the whole model (and decoder_input_ids if it has a decoder); attention_mask
     /// [batch, seq] is optional.
@@ -32,6 +36,8 @@ pub struct Args {
     /// Also read grad_output, and write the gradients of the input and of every parameter.
     #[arg(long)]
     backward: bool,
+    #[command(flatten)]
+    model: ModelArgs,
     #[command(flatten)]
     compute: ComputeArgs,
 }

@@ -143,6 +143,7 @@ impl TextArgs {
 
 /// The prompt before each text.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Prompt")]
 pub struct PromptArgs {
     /// The text to put before each text (in a pair, before the first), instead of the model's default prompt.
     #[arg(long, value_name = "TEXT")]

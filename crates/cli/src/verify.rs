@@ -11,10 +11,14 @@ use crate::model::{ComputeArgs, Form, ModelArgs};
 use crate::run::{note_weights, trace_input};
 use crate::{CommandOutcome, output};
 
+/// Commands for the end of the help.
+const EXAMPLES: &str = "Examples:
+  candle-blocks verify --model weights/tiny-bert --fixture weights/tiny-bert/fixture.safetensors
+  candle-blocks verify --model DIR --fixture fixture.safetensors --backward";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    #[command(flatten)]
-    model: ModelArgs,
     /// The fixture: a safetensors file with an input (hidden_states, or input_ids for the whole model) and PyTorch's results.
     #[arg(long, value_name = "FILE")]
     fixture: PathBuf,
@@ -24,6 +28,8 @@ pub struct Args {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    model: ModelArgs,
     #[command(flatten)]
     compute: ComputeArgs,
 }

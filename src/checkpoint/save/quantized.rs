@@ -197,7 +197,8 @@ fn check_file(path: &Path, existing: ExistingFiles) -> Result<()> {
             std::fs::create_dir_all(folder).map_err(|source| Error::io(folder, "create", source))
         }
         ExistingFiles::Refuse => refused(
-            "it exists already; give a new name, or replace this file (`ExistingFiles::Replace`)",
+            "it exists already; give a new name, or replace this file \
+             (`SaveOptions::existing` with `ExistingFiles::Replace`)",
         ),
         ExistingFiles::Replace if !gguf::is_gguf(path) => {
             refused("it is not a GGUF file; give another name")

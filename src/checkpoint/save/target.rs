@@ -189,7 +189,8 @@ fn is_full(directory: &Path, existing: ExistingFiles) -> Result<bool> {
         match existing {
             ExistingFiles::Refuse => {
                 return refused(format!(
-                    "it contains {name}; give a new directory, or replace this one (`ExistingFiles::Replace`)"
+                    "it contains {name}; give a new directory, or replace this one \
+                     (`SaveOptions::existing` with `ExistingFiles::Replace`)"
                 ));
             }
             ExistingFiles::Replace if !is_ours && !is_companion(&name, &path) => {

@@ -119,7 +119,8 @@ pub(crate) fn known(
         let cure = match parts.is_empty() {
             true => "which has a single stack; select none".to_string(),
             false => format!(
-                "which has several stacks; select {} with `CheckpointOptions::part`",
+                "which has several stacks; open both with `CheckpointOptions::whole`, or select {} \
+                 with `CheckpointOptions::part`",
                 parts.join(" or ")
             ),
         };

@@ -129,6 +129,10 @@ impl<'p> Folder<'p> {
         let class = "use a checkpoint whose `architectures` in config.json names a class that ends \
          with ForSequenceClassification";
         let cure = match &self.kind {
+            _ if head.is_some_and(|head| head.task == HeadTask::TokenClassification) => {
+                "`Loader::model` gives a text's `logits`, [batch, seq, n_labels] (docs/inputs.md)"
+                    .to_string()
+            }
             _ if checkpoint.own_pooling().is_err() => {
                 "its pooling_type ranks pairs, which is not supported in GGUF files of this architecture: use the \
                  model's own safetensors"
