@@ -23,6 +23,16 @@ pub trait Decoder {
     /// If memory for them cannot be allocated.
     fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()>;
 
+    /// Computes the tokens of a new sequence, which joins the batch after the others. Returns its next logits
+    /// `[1, n_tokens]`.
+    ///
+    /// # Errors
+    /// If the decoder does not support it, or the model cannot compute them; the batch is then unchanged.
+    fn join(&mut self, new: &ModelInput) -> Result<Tensor> {
+        let _ = new;
+        bail!("this decoder cannot add sequences to a batch; start another generation")
+    }
+
     /// Prepares to copy sequences for beam search; call it before the first token.
     ///
     /// # Errors
@@ -148,6 +158,17 @@ impl Decoder for CausalDecoder {
             encoded.keep_sequences(encoder_rows.as_deref().unwrap_or(sequences))?;
         }
         Ok(())
+    }
+
+    fn join(&mut self, new: &ModelInput) -> Result<Tensor> {
+        if self.encoded.is_some() {
+            bail!("a sequence cannot join a batch that attends to an encoder output");
+        }
+        let mut cache = self.model.new_cache();
+        let logits = self.model.next_logits(new, &mut cache)?;
+        self.cache.join(&cache)?;
+        self.tokens.clear();
+        Ok(logits)
     }
 
     fn copy_sequences(&mut self) -> Result<()> {

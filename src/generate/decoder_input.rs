@@ -45,17 +45,22 @@ impl<D: Decoder> DecoderInput<D> {
         self.batch
     }
 
-    /// Returns the logits of the next token for each sequence, `[sequences, n_tokens]`. Each sequence extends, by one token,
-    /// the previous step's sequence with the index in `parents`.
+    /// Returns the logits of the next token for each sequence, `[sequences, n_tokens]`. The first sequences each extend, by
+    /// one token, the previous step's sequence with the index in `parents`. The others join the batch.
     pub fn logits(&mut self, sequences: &[&[u32]], parents: &[usize]) -> Result<Tensor> {
         let lengths = sequences.iter().map(|tokens| tokens.len());
         let is_long = lengths.max().unwrap_or(0) > self.decoder.renewed_after();
-        let is_first = self.batch == 0;
+        let is_first = self.batch == 0 || parents.is_empty();
         let moves = !parents.iter().copied().eq(0..self.batch);
         if !is_first && moves {
             self.decoder.keep_sequences(parents)?;
         }
-        let input = if is_first || is_long != self.is_long {
+        let is_whole = is_first || is_long != self.is_long;
+        let (sequences, joining) = sequences.split_at(match is_whole {
+            true => sequences.len(),
+            false => parents.len(),
+        });
+        let input = if is_whole {
             let n_kept = match sequences {
                 [only] if is_first => self.decoder.keep_prefix(only)?,
                 _ => {
@@ -70,14 +75,28 @@ impl<D: Decoder> DecoderInput<D> {
         } else {
             last_tokens(sequences, self.is_padded)?
         };
-        (self.batch, self.is_long) = (sequences.len(), is_long);
-        let logits = self.decoder.next_logits(&input)?;
-        match logits.dims() {
-            [batch, _] if *batch == sequences.len() => logits.to_dtype(DType::F32),
-            found => bail!(
-                "logits of shape {found:?} for {} sequences",
-                sequences.len()
-            ),
+        (self.batch, self.is_long) = (sequences.len() + joining.len(), is_long);
+        let mut logits = vec![of_batch(
+            self.decoder.next_logits(&input)?,
+            sequences.len(),
+        )?];
+        for tokens in joining {
+            // Positions before a shorter sequence are padding.
+            self.is_padded = true;
+            let input = left_padded(&[tokens])?;
+            logits.push(of_batch(self.decoder.join(&input)?, 1)?);
         }
+        Tensor::cat(&logits, 0)
+    }
+}
+
+/// Returns logits `[n, n_tokens]` in f32.
+///
+/// # Errors
+/// If they have another shape.
+fn of_batch(logits: Tensor, n: usize) -> Result<Tensor> {
+    match logits.dims() {
+        [batch, _] if *batch == n => logits.to_dtype(DType::F32),
+        found => bail!("logits of shape {found:?} for {n} sequences"),
     }
 }

@@ -1,5 +1,6 @@
 //! Generation in progress: an iterator over a batch's new tokens.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Result as CandleResult, Tensor, bail};
@@ -21,8 +22,6 @@ pub struct Generation<D, C> {
     input: DecoderInput<D>,
     choose: C,
     options: GenerationOptions,
-    lengths: Lengths,
-    processors: Vec<LogitsProcessor>,
     stop_strings: Option<StopStrings>,
     deadline: Option<Instant>,
     prompts: Vec<Padded>,
@@ -51,11 +50,19 @@ struct OfPrompt {
     parents: Vec<usize>,
 }
 
-/// A prompt, padded on the left to the longest one's length.
+/// A prompt, padded on the left to the length of the longest one that came with it.
 #[derive(Debug)]
 struct Padded {
     tokens: Vec<u32>,
     n_padding: usize,
+    rules: Arc<Rules>,
+}
+
+/// The rules for prompts that came together.
+#[derive(Debug)]
+struct Rules {
+    lengths: Lengths,
+    processors: Vec<LogitsProcessor>,
 }
 
 /// A padded prompt and its continuation.
@@ -116,14 +123,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         }
         let mut input = DecoderInput::new(decoder);
         check_prompts(prompts, input.max_positions())?;
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        let lengths = Lengths::new(&options, longest)?;
-        let processors = LogitsProcessor::list(&options, &lengths)?;
-        let pad = options.padding.or(options.pad_token).unwrap_or(0);
-        let padded = prompts
-            .iter()
-            .map(|prompt| Padded::new(prompt, longest, pad));
-        let padded: Vec<Padded> = padded.collect();
+        let padded = Padded::all(prompts, &options)?;
         let encoder = match input.decoder().encoder_tokens()? {
             None => padded.iter().map(|prompt| prompt.tokens.clone()).collect(),
             Some(read) if read.is_empty() && options.needs_encoder_tokens() => {
@@ -148,32 +148,21 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
                 input.decoder().copy_sequences()?;
                 let prompt_beams = |(prompt, padded): (usize, &Padded)| OfPrompt {
                     prompt,
-                    beams: Beams::new(beams, &padded.tokens, lengths.max),
+                    beams: Beams::new(beams, &padded.tokens, padded.rules.lengths.max),
                     parents: Vec::new(),
                 };
                 Search::Beams(padded.iter().enumerate().map(prompt_beams).collect())
             }
         };
-        let begun = |(prompt, padded): (usize, &Padded)| {
-            let tokens = padded.tokens.clone();
-            let continued = Continued {
-                prompt,
-                tokens,
-                finish: None,
-                score: None,
-            };
-            vec![continued; beams.returned]
-        };
+        let begun = |(prompt, padded)| vec![Continued::new((prompt, padded)); beams.returned];
         let sequences = padded.iter().enumerate().flat_map(begun).collect();
         let seconds = options.max_time.map(Duration::try_from_secs_f64);
         let seconds = seconds.transpose().map_err(|error| {
             Error::InvalidConfig(format!("max_time: {error}; expected seconds"))
         })?;
-        let mut made = Self {
+        Ok(Self {
             input,
             choose,
-            lengths,
-            processors,
             stop_strings,
             deadline: seconds.and_then(|seconds| Instant::now().checked_add(seconds)),
             prompts: padded,
@@ -182,12 +171,51 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             search,
             options,
             has_failed: false,
-        };
-        if lengths.new_tokens() == 0 {
-            let sequences = made.sequences.iter_mut();
-            sequences.for_each(|sequence| sequence.finish = Some(Finish::MaxNewTokens));
+        })
+    }
+
+    /// Adds a prompt to the running batch. The next step computes it, beside one new token for each of the others, and
+    /// returns its first token. Each sequence has the same logits, bit for bit, as without the others. Returns the index
+    /// of its sequence. The iterator goes on with it even if all others have ended.
+    ///
+    /// ```
+    /// # use candle_blocks::{Checkpoint, Weights, candle_core::{DType, Device, Tensor}};
+    /// # use candle_blocks::generate::{CausalDecoder, Generation, GenerationOptions};
+    /// # let checkpoint = Checkpoint::open("weights/tiny-gpt-text")?;
+    /// # let model = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu)).model()?;
+    /// let options = GenerationOptions::default().with_max_new_tokens(4);
+    /// let greedy = |logits: &Tensor| logits.argmax(1)?.to_vec1::<u32>();
+    /// let mut batch = Generation::new(CausalDecoder::new(model), &[vec![5, 7, 9]], greedy, options)?;
+    /// batch.next().transpose()?; // a token for the first prompt
+    /// let second = batch.join(&[8, 2])?;
+    /// batch.next().transpose()?; // a token for each
+    /// batch.stop(0); // the first one leaves
+    /// batch.next().transpose()?;
+    /// assert_eq!((batch.tokens(0).len(), batch.tokens(second).len()), (2, 2));
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the prompt is empty, longer than the decoder's positions or as long as `max_length`; in beam search; or if the
+    /// decoder attends to an encoder output.
+    pub fn join(&mut self, prompt: &[u32]) -> Result<usize> {
+        if matches!(self.search, Search::Beams(_)) {
+            let reason = "a prompt cannot join beam search; set num_beams to 1";
+            return Err(Error::InvalidConfig(reason.to_string()));
         }
-        Ok(made)
+        if self.input.decoder().encoder_tokens()?.is_some() {
+            let reason = "a prompt cannot join a batch that attends to an encoder output";
+            return Err(Error::input("prompt", reason));
+        }
+        let prompts = [prompt.to_vec()];
+        check_prompts(&prompts, self.input.max_positions())?;
+        for padded in Padded::all(&prompts, &self.options)? {
+            let index = self.prompts.len();
+            self.sequences.push(Continued::new((index, &padded)));
+            self.encoder.push(padded.tokens.clone());
+            self.prompts.push(padded);
+        }
+        Ok(self.sequences.len() - 1)
     }
 
     /// Returns the new tokens so far for the prompt with this index. If several sequences are returned for each prompt,
@@ -196,7 +224,8 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
     /// # Panics
     /// If there are fewer prompts.
     pub fn tokens(&self, index: usize) -> &[u32] {
-        &self.sequences[index].tokens[self.lengths.prompt..]
+        let sequence = &self.sequences[index];
+        &sequence.tokens[self.prompts[sequence.prompt].tokens.len()..]
     }
 
     /// Returns why the prompt with this index has ended; `None` if it has not.
@@ -250,8 +279,9 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
 
     /// Returns the new tokens of each sequence.
     pub fn into_tokens(self) -> Vec<Vec<u32>> {
-        let new = |sequence: Continued| sequence.tokens[self.lengths.prompt..].to_vec();
-        self.sequences.into_iter().map(new).collect()
+        (0..self.sequences.len())
+            .map(|index| self.tokens(index).to_vec())
+            .collect()
     }
 
     /// Returns the new tokens as a tensor `[sequences, n]` of `u32`, with shorter rows padded.
@@ -297,6 +327,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
     fn single_step(&mut self) -> CandleResult<Option<Vec<Option<u32>>>> {
         let running = self.sequences.iter().enumerate();
         let running = running.filter(|(_, sequence)| sequence.finish.is_none());
+        // Those that join come last.
         let running: Vec<usize> = running.map(|(i, _)| i).collect();
         let Search::Single(batch) = &mut self.search else {
             bail!("a step of another search");
@@ -316,15 +347,17 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         let read = sequences.iter().map(|&(_, tokens, n)| &tokens[n..]);
         let read: Vec<&[u32]> = read.collect();
         let logits = self.input.logits(&read, &parents)?;
-        let rows = sequences
-            .iter()
-            .map(|&(index, tokens, n_padding)| SequenceRow {
+        let rows = sequences.iter().map(|&(index, tokens, n_padding)| {
+            let prompt = self.sequences[index].prompt;
+            let row = SequenceRow {
                 tokens,
                 n_padding,
-                encoder: encoder_of(&self.encoder, self.sequences[index].prompt),
-            });
-        let rows: Vec<SequenceRow> = rows.collect();
-        let logits = processed(&self.processors, logits, &rows)?;
+                encoder: encoder_of(&self.encoder, prompt),
+            };
+            (&self.prompts[prompt].rules.processors[..], row)
+        });
+        let rows: Vec<(&[LogitsProcessor], SequenceRow)> = rows.collect();
+        let logits = processed(logits, &rows)?;
         let chosen = sequences
             .iter()
             .zip(&read)
@@ -344,8 +377,10 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             let sequence = &mut self.sequences[index];
             sequence.tokens.push(token);
             let sequence = &self.sequences[index];
-            let n_padding = self.prompts[sequence.prompt].n_padding;
-            self.sequences[index].finish = self.ending().of(&sequence.tokens, n_padding);
+            let finish = self
+                .ending()
+                .of(&sequence.tokens, &self.prompts[sequence.prompt]);
+            self.sequences[index].finish = finish;
         }
         Ok(Some(step))
     }
@@ -378,7 +413,6 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         let read: Vec<&[u32]> = read.collect();
         let parents: Vec<usize> = running.iter().flat_map(|of| of.parents.clone()).collect();
         let (logits, n_tokens) = numbers(self.input.logits(&read, &parents)?)?;
-        check_tokens(&self.processors, n_tokens)?;
         let ending = self.ending();
         let logits_of_prompt = logits.chunks_exact((n_read * n_tokens).max(1));
         for (place, (of, logits)) in running.iter_mut().zip(logits_of_prompt).enumerate() {
@@ -386,20 +420,22 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
                 true => logits.repeat(n),
                 false => logits.to_vec(),
             };
-            let n_padding = self.prompts[of.prompt].n_padding;
+            let prompt = &self.prompts[of.prompt];
+            let processors = &prompt.rules.processors;
+            check_tokens(processors, n_tokens)?;
             let each = logits.chunks_exact_mut(n_tokens.max(1));
             for (beam, logits) in of.beams.running.iter().zip(each) {
                 log_softmax(logits);
                 let row = SequenceRow {
                     tokens: &beam.tokens,
-                    n_padding,
+                    n_padding: prompt.n_padding,
                     encoder: encoder_of(&self.encoder, of.prompt),
                 };
-                apply(&self.processors, &row, logits);
+                apply(processors, &row, logits);
                 check_scores(logits)?;
             }
             let n_stop_tokens = self.options.stop_tokens.len();
-            let ends = |tokens: &[u32]| ending.of(tokens, n_padding).is_some();
+            let ends = |tokens: &[u32]| ending.of(tokens, prompt).is_some();
             let parents = of.beams.step(&logits, n_stop_tokens, ends);
             let parents = parents
                 .iter()
@@ -411,9 +447,9 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             { running.into_iter() }.partition(|of| is_stuck || of.beams.is_done());
         for of in done {
             let first = of.prompt * self.options.beams.returned;
-            let n_padding = self.prompts[of.prompt].n_padding;
+            let prompt = &self.prompts[of.prompt];
             for (index, Beam { tokens, score }) in (first..).zip(of.beams.best()) {
-                let finish = self.ending().of(&tokens, n_padding);
+                let finish = self.ending().of(&tokens, prompt);
                 self.sequences[index] = Continued {
                     prompt: of.prompt,
                     finish: finish.or(Some(Finish::Stopped)),
@@ -430,7 +466,6 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         EndConditions {
             stop_tokens: &self.options.stop_tokens,
             stop_strings: self.stop_strings.as_ref(),
-            max_length: self.lengths.max,
             max_positions: self.input.max_positions(),
             is_late: self.deadline.is_some_and(|end| Instant::now() > end),
         }
@@ -441,20 +476,19 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
 struct EndConditions<'g> {
     stop_tokens: &'g [u32],
     stop_strings: Option<&'g StopStrings>,
-    max_length: usize,
     max_positions: usize,
     is_late: bool,
 }
 
 impl EndConditions<'_> {
     /// Returns why a sequence ends, if it does.
-    fn of(&self, tokens: &[u32], n_padding: usize) -> Option<Finish> {
+    fn of(&self, tokens: &[u32], prompt: &Padded) -> Option<Finish> {
         let is_completed = |stop: &StopStrings| stop.are_completed(tokens);
         match tokens.last() {
             Some(last) if self.stop_tokens.contains(last) => Some(Finish::StopToken),
             _ if self.stop_strings.is_some_and(is_completed) => Some(Finish::StopString),
-            _ if tokens.len() >= self.max_length => Some(Finish::MaxNewTokens),
-            _ if tokens.len() - n_padding > self.max_positions => Some(Finish::Positions),
+            _ if tokens.len() >= prompt.rules.lengths.max => Some(Finish::MaxNewTokens),
+            _ if tokens.len() - prompt.n_padding > self.max_positions => Some(Finish::Positions),
             _ if self.is_late => Some(Finish::Time),
             _ => None,
         }
@@ -504,19 +538,15 @@ fn apply(processors: &[LogitsProcessor], row: &SequenceRow, logits: &mut [f32]) 
     }
 }
 
-/// Applies the processors to each row's logits; returns the input if none has an effect.
-fn processed(
-    processors: &[LogitsProcessor],
-    logits: Tensor,
-    rows: &[SequenceRow],
-) -> CandleResult<Tensor> {
-    let acts = |row: &SequenceRow| processors.iter().any(|p| p.acts_at(row.tokens.len()));
-    if !rows.iter().any(acts) {
+/// Applies each row's processors to its logits; returns the input if none has an effect.
+fn processed(logits: Tensor, rows: &[(&[LogitsProcessor], SequenceRow)]) -> CandleResult<Tensor> {
+    let mut all = rows.iter();
+    if !all.any(|(processors, row)| processors.iter().any(|p| p.acts_at(row.tokens.len()))) {
         return Ok(logits);
     }
     let (mut logits, n_tokens) = numbers(logits)?;
-    check_tokens(processors, n_tokens)?;
-    for (row, logits) in rows.iter().zip(logits.chunks_exact_mut(n_tokens.max(1))) {
+    for ((processors, row), logits) in rows.iter().zip(logits.chunks_exact_mut(n_tokens.max(1))) {
+        check_tokens(processors, n_tokens)?;
         apply(processors, row, logits);
     }
     Tensor::from_vec(logits, (rows.len(), n_tokens), &Device::Cpu)
@@ -536,10 +566,40 @@ impl<D: Decoder, C: Choose> Iterator for Generation<D, C> {
 }
 
 impl Padded {
-    fn new(prompt: &[u32], length: usize, pad: u32) -> Self {
-        let n_padding = length - prompt.len();
-        let mut tokens = vec![pad; n_padding];
-        tokens.extend(prompt);
-        Self { tokens, n_padding }
+    /// # Errors
+    /// If prompts are as long as `max_length` or longer, or options do not fit each other.
+    fn all(prompts: &[Vec<u32>], options: &GenerationOptions) -> Result<Vec<Self>> {
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let lengths = Lengths::new(options, longest)?;
+        let processors = LogitsProcessor::list(options, &lengths)?;
+        let rules = Arc::new(Rules {
+            lengths,
+            processors,
+        });
+        let pad = options.padding.or(options.pad_token).unwrap_or(0);
+        let padded = |prompt: &Vec<u32>| {
+            let n_padding = longest - prompt.len();
+            let mut tokens = vec![pad; n_padding];
+            tokens.extend(prompt);
+            Self {
+                tokens,
+                n_padding,
+                rules: rules.clone(),
+            }
+        };
+        Ok(prompts.iter().map(padded).collect())
+    }
+}
+
+impl Continued {
+    /// Returns a sequence without new tokens. It has ended if it may have none.
+    fn new((prompt, padded): (usize, &Padded)) -> Self {
+        let has_no_room = padded.rules.lengths.new_tokens() == 0;
+        Self {
+            prompt,
+            tokens: padded.tokens.clone(),
+            finish: has_no_room.then_some(Finish::MaxNewTokens),
+            score: None,
+        }
     }
 }

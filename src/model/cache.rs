@@ -35,12 +35,49 @@ impl ModelCache {
         Ok(())
     }
 
+    /// Returns a cache with the given sequences, like [`KvCache::fork`].
+    ///
+    /// # Errors
+    /// If a sequence is not in the batch.
+    pub fn fork(&self, sequences: &[usize]) -> Result<Self> {
+        let mut fork = self.clone();
+        fork.take_sequences(sequences, None)?;
+        Ok(fork)
+    }
+
+    /// Appends the sequences in another cache that belongs to the same model, like [`KvCache::join`]. If sequences have
+    /// different lengths, later input needs [`ModelInput::with_positions`](crate::model::ModelInput::with_positions).
+    ///
+    /// # Errors
+    /// The errors of [`KvCache::join`].
+    pub fn join(&mut self, other: &Self) -> Result<()> {
+        let counts_all = [&*self, other].map(Self::counts_all);
+        if self.seen() == 0 {
+            self.counted.clear();
+        }
+        self.keys_and_values.join(&other.keys_and_values)?;
+        let n_own = self.counted.len();
+        self.counted.extend(&other.counted);
+        let (own, new) = self.counted.split_at_mut(n_own);
+        // As if the padding had been computed.
+        for (counted, counts_all) in [own, new].into_iter().zip(counts_all) {
+            if counts_all {
+                counted.fill(self.keys_and_values.seen() as u32);
+            }
+        }
+        Ok(())
+    }
+
+    fn counts_all(&self) -> bool {
+        self.counted.iter().all(|&n| n as usize == self.seen())
+    }
+
     /// Goes back to the first `to` positions, for example those that two prompts share, or to fewer, like
     /// [`KvCache::rewind`]. Returns the number of positions that remain: 0 if the model did not count a token, such
     /// as padding, as a position.
     pub fn rewind(&mut self, to: usize) -> usize {
-        let counts_all = self.counted.iter().all(|&n| n as usize == self.seen());
-        let reached = self.keys_and_values.rewind(if counts_all { to } else { 0 });
+        let to = if self.counts_all() { to } else { 0 };
+        let reached = self.keys_and_values.rewind(to);
         for counted in &mut self.counted {
             *counted = (*counted).min(reached as u32);
         }

@@ -341,3 +341,102 @@ fn a_cache_that_goes_back_to_its_start_may_attend_to_another_output() {
     assert_eq!(cache.rewind(0), 0);
     assert_eq!(next(&stack, &other, &mut cache), expected);
 }
+
+#[test]
+fn caches_join_only_with_those_of_the_same_stack_that_are_computed() {
+    cpu_only("packed weights");
+    let plain = ForwardContext::evaluation();
+    let memory = with_memory(&[2, 4, MEMORY]);
+    let (config, crossing) = (small::decoder(), packed(&kinds::cross_decoder()));
+    let shallow = StackConfig::uniform(config.blocks[0].clone(), 1, None);
+    let mut other_heads = config.clone();
+    for block in &mut other_heads.blocks {
+        block.attention_mut().unwrap().n_kv_heads = 4;
+    }
+    let ours = packed(&config);
+    let attends = after_five(&crossing, &memory);
+    let mut attends_longer = crossing.new_cache();
+    first_five(
+        &crossing,
+        &with_memory(&[2, 3, MEMORY]),
+        &mut attends_longer,
+    );
+    let own = after_five(&ours, &plain);
+    for (cache, other, expected) in [
+        (&own, ours.new_cache(), "is empty"),
+        (
+            &own,
+            after_five(&stack(&config), &plain),
+            "different stacks",
+        ),
+        (
+            &own,
+            after_five(&packed(&shallow), &plain),
+            "different stacks",
+        ),
+        (
+            &own,
+            after_five(&packed(&other_heads), &plain),
+            "different stacks",
+        ),
+        (
+            &after_five(&stack(&config), &plain),
+            after_five(&stack(&other_heads), &plain),
+            "different stacks",
+        ),
+        (&attends, attends_longer, "outputs of 4 and 3 positions"),
+    ] {
+        let mut joined = cache.clone();
+        let message = joined.join(&other).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+        assert_eq!(
+            (joined.seen(), joined.bytes()),
+            (cache.seen(), cache.bytes())
+        );
+    }
+    let mut unchanged = own.clone();
+    assert!(unchanged.join(&ours.new_cache()).is_err());
+    assert_eq!(
+        next(&ours, &plain, &mut unchanged),
+        next(&ours, &plain, &mut own.clone())
+    );
+    assert!(own.fork(&[2]).is_err());
+    let mut empty = ours.new_cache();
+    empty.join(&own).unwrap();
+    assert_eq!(
+        next(&ours, &plain, &mut empty),
+        next(&ours, &plain, &mut own.clone())
+    );
+}
+
+#[test]
+fn sequences_of_equal_encoder_outputs_join() {
+    cpu_only("packed weights");
+    let memory = with_memory(&[4, 4, MEMORY]);
+    let of = |at: usize| {
+        let output = memory.encoder_output().unwrap();
+        let states = output.hidden_states.narrow(0, at, 2).unwrap();
+        ForwardContext::evaluation().with_encoder_output(states, AttentionMask::none())
+    };
+    for stack in [
+        stack(&kinds::cross_decoder()),
+        packed(&kinds::cross_decoder()),
+    ] {
+        let x = numbers(&[4, 5, WIDTH], 1);
+        let part = |at: usize| {
+            let mut cache = stack.new_cache();
+            stack
+                .forward_cached(&x.narrow(0, at, 2).unwrap(), &of(at), &mut cache)
+                .unwrap();
+            cache
+        };
+        let mut joined = part(0);
+        joined.join(&part(2)).unwrap();
+        let mut together = stack.new_cache();
+        stack.forward_cached(&x, &memory, &mut together).unwrap();
+        let new = numbers(&[4, 2, WIDTH], 2);
+        let [joined, together] = [&mut joined, &mut together]
+            .map(|cache| bits(&stack.forward_cached(&new, &memory, cache).unwrap()));
+        assert_eq!(joined, together);
+    }
+}

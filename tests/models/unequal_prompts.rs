@@ -1,9 +1,9 @@
-//! Prompts of unequal lengths in one batch give each of them the bits that it has alone.
+//! Sequences of unequal lengths in one batch, which some join and leave, have the bits that each has alone.
 
-use candle_blocks::candle_core::Tensor;
+use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::config::{RotaryScaling, TemperatureBy};
 use candle_blocks::generate::{CausalDecoder, Generation, GenerationOptions};
-use candle_blocks::model::Model;
+use candle_blocks::model::{Model, ModelCache, ModelInput};
 use candle_blocks::{Checkpoint, Position, Precision, Weights};
 
 use crate::cpu_only::cpu_only;
@@ -13,8 +13,6 @@ use crate::weights::{is_present, weights};
 use crate::whole::wholes;
 
 const N_NEW: usize = 6;
-/// The step after which the first sequence leaves the batch.
-const LEAVES: usize = 3;
 
 /// A sequence's tokens, and the bits of its logits at each step.
 #[derive(Debug, PartialEq)]
@@ -23,33 +21,85 @@ struct Continued {
     logits: Vec<Vec<u64>>,
 }
 
-/// Continues prompts greedily. The first sequence leaves early if there are others.
-fn continued(model: &Model, prompts: &[Vec<u32>]) -> Vec<Continued> {
-    let mut steps = Vec::new();
-    let choose = |logits: &Tensor| {
-        steps.push((bits(logits), logits.dim(0)?));
-        logits.argmax(1)?.to_vec1::<u32>()
+/// A prompt, the step before which it joins the batch, and the step after which it leaves.
+struct Visit {
+    prompt: Vec<u32>,
+    joins: usize,
+    leaves: usize,
+}
+
+/// Random choices.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
+    }
+}
+
+/// Continues prompts greedily, each from the step at which it joins. The first visits join before the first step.
+fn continued(model: &Model, visits: &[Visit]) -> Vec<Continued> {
+    let (logits, running) = (
+        std::cell::RefCell::new(Vec::new()),
+        std::cell::RefCell::new(Vec::new()),
+    );
+    let choose = |step: &Tensor| {
+        logits.borrow_mut().push(bits(step));
+        step.argmax(1)?.to_vec1::<u32>()
     };
     let options = GenerationOptions::default().with_max_new_tokens(N_NEW);
     let decoder = CausalDecoder::new(model);
-    let mut generation = Generation::new(decoder, prompts, choose, options).unwrap();
-    let mut n_steps = 0;
-    while let Some(step) = generation.next() {
-        step.unwrap();
-        n_steps += 1;
-        if n_steps == LEAVES && prompts.len() > 1 {
-            generation.stop(0);
+    let first: Vec<Vec<u32>> = visits
+        .iter()
+        .filter(|v| v.joins == 0)
+        .map(|v| v.prompt.clone())
+        .collect();
+    let mut generation = Generation::new(decoder, &first, choose, options).unwrap();
+    let mut n_joined = first.len();
+    for step in 0.. {
+        while n_joined < visits.len() && visits[n_joined].joins <= step {
+            let index = generation.join(&visits[n_joined].prompt).unwrap();
+            assert_eq!(index, n_joined);
+            n_joined += 1;
+        }
+        let ended: Vec<bool> = (0..n_joined)
+            .map(|i| generation.finish(i).is_some())
+            .collect();
+        running.borrow_mut().push(
+            ended
+                .iter()
+                .enumerate()
+                .filter(|(_, ended)| !**ended)
+                .map(|(i, _)| i)
+                .collect::<Vec<_>>(),
+        );
+        match generation.next() {
+            Some(tokens) => assert_eq!(tokens.unwrap().len(), n_joined),
+            None if n_joined == visits.len() => break,
+            None => {
+                running.borrow_mut().pop();
+            }
+        }
+        for (i, visit) in visits.iter().enumerate().take(n_joined) {
+            if step >= visit.leaves {
+                generation.stop(i);
+            }
         }
     }
     let tokens = generation.into_tokens();
+    let (logits, running) = (logits.into_inner(), running.into_inner());
     let sequence = |(i, tokens): (usize, Vec<u32>)| {
-        let own = steps.iter().take(tokens.len()).map(|(bits, n_rows)| {
-            let row = i - (prompts.len() - n_rows);
-            let width = bits.len() / n_rows;
-            bits[row * width..(row + 1) * width].to_vec()
+        let rows = logits.iter().zip(&running).filter_map(|(bits, running)| {
+            let row = running.iter().position(|&of| of == i)?;
+            let width = bits.len() / running.len();
+            Some(bits[row * width..(row + 1) * width].to_vec())
         });
         Continued {
-            logits: own.collect(),
+            logits: rows.collect(),
             tokens,
         }
     };
@@ -75,53 +125,211 @@ fn counts_the_batch(model: &Model) -> bool {
     })
 }
 
-#[test]
-fn each_prompt_has_the_bits_that_it_has_alone() {
-    cpu_only("packed layers run there");
-    let precisions = [
-        Precision::F32,
-        Precision::Bf16,
-        Precision::Int8,
-        Precision::INT4,
+/// Returns whether a score's bias is counted from the last key of a call, so that a prompt in pieces has other bits than in one.
+fn counts_keys_of_the_call(model: &Model) -> bool {
+    model.config().stack.blocks.iter().any(|block| {
+        let position = &block.attention().unwrap().position;
+        matches!(position, Position::Alibi(_))
+    })
+}
+
+/// Calls `each` with every committed decoder in each form of its weights, and the longest prompt of its fixture. Returns the
+/// number of decoders in each form.
+fn for_decoders(mut each: impl FnMut(&Model, &[u32], &str)) -> Vec<usize> {
+    let forms = [
+        Weights::Packed(Precision::F32),
+        Weights::Packed(Precision::Bf16),
+        Weights::Packed(Precision::Int8),
+        Weights::Packed(Precision::INT4),
+        Weights::Dense(DType::F32, &Device::Cpu),
+        Weights::Dense(DType::F64, &Device::Cpu),
+        Weights::Dense(DType::BF16, &Device::Cpu),
+        Weights::Dense(DType::F16, &Device::Cpu),
     ];
-    let mut compared = [0; 4];
+    let mut compared = vec![0; forms.len()];
     for whole in wholes() {
         let Some(known) = decoder_prompts(&whole.name) else {
             continue;
         };
         let longest = known.iter().max_by_key(|prompt| prompt.len()).unwrap();
-        // Each length differs from the longest by an odd and by an even number.
-        let lengths = [0, 1, 2, 3].map(|less| longest.len().saturating_sub(less).max(1));
-        let prompt = |(i, n): (usize, usize)| {
-            let rotated = longest.iter().cycle().skip(i);
-            rotated.take(n).copied().collect()
-        };
-        let prompts: Vec<Vec<u32>> = lengths.into_iter().enumerate().map(prompt).collect();
         let checkpoint = Checkpoint::open(weights(&whole.name)).unwrap();
-        for (precision, compared) in precisions.into_iter().zip(&mut compared) {
-            let packed = Weights::Packed(precision);
+        for (form, compared) in forms.into_iter().zip(&mut compared) {
             // Some widths divide into no groups of int4.
-            let Ok(model) = checkpoint.load(packed).model() else {
+            let Ok(model) = checkpoint.load(form).model() else {
                 continue;
             };
-            if counts_the_batch(&model) {
-                continue;
+            if !counts_the_batch(&model) {
+                each(&model, longest, &format!("{}, {form:?}", whole.name));
+                *compared += 1;
             }
-            let together = continued(&model, &prompts);
-            for (i, together) in together.into_iter().enumerate() {
-                let mut alone = continued(&model, &prompts[i..=i]);
-                alone[0].tokens.truncate(together.tokens.len());
-                alone[0].logits.truncate(together.tokens.len());
-                let what = format!("{}, {precision:?}, prompt {i}", whole.name);
-                assert!(!together.tokens.is_empty(), "{what}");
-                assert_eq!(together.tokens, alone[0].tokens, "{what}");
-                assert!(together == alone[0], "{what}: other bits");
-            }
-            *compared += 1;
         }
     }
-    println!("{compared:?} decoders in {precisions:?}");
+    compared
+}
+
+/// Demands that all but a few committed decoders were compared in each form.
+fn assert_compared(compared: &[usize]) {
+    println!("{compared:?} decoders");
     if is_present("families/llama") {
         assert!(compared.iter().all(|&n| n >= 100), "{compared:?}");
     }
+}
+
+#[test]
+fn sequences_that_join_and_leave_have_the_bits_that_they_have_alone() {
+    cpu_only("the precisions of packed layers are the CPU's");
+    let mut draw = Draw(0);
+    let compared = for_decoders(|model, longest, what| {
+        let mut joins = 0;
+        let visit = |i: usize| {
+            // Lengths differ by odd and by even numbers.
+            let n = (longest.len() - draw.below(4).min(longest.len() - 1)).max(1);
+            let rotated = longest.iter().cycle().skip(i);
+            joins += if i < 2 { 0 } else { draw.below(4) };
+            Visit {
+                prompt: rotated.take(n).copied().collect(),
+                joins,
+                leaves: joins + draw.below(2 * N_NEW),
+            }
+        };
+        let visits: Vec<Visit> = (0..5).map(visit).collect();
+        let together = continued(model, &visits);
+        for (i, together) in together.into_iter().enumerate() {
+            let prompt = visits[i].prompt.clone();
+            let alone = Visit {
+                prompt,
+                joins: 0,
+                leaves: N_NEW,
+            };
+            let mut alone = continued(model, &[alone]);
+            alone[0].tokens.truncate(together.tokens.len());
+            alone[0].logits.truncate(together.tokens.len());
+            assert!(!together.tokens.is_empty(), "{what}, prompt {i}");
+            assert_eq!(together.tokens, alone[0].tokens, "{what}, prompt {i}");
+            assert!(together == alone[0], "{what}, prompt {i}: other bits");
+        }
+    });
+    assert_compared(&compared);
+}
+
+/// Returns tokens of sequences of equal lengths, at these positions.
+fn input(rows: &[&[u32]], positions: &[u32]) -> ModelInput {
+    let n = rows[0].len();
+    let tensor = |all: Vec<u32>| Tensor::from_vec(all, (rows.len(), n), &Device::Cpu).unwrap();
+    let positions = positions
+        .iter()
+        .flat_map(|&at| (0..n as u32).map(move |i| at + i));
+    ModelInput::tokens(&tensor(rows.concat())).with_positions(&tensor(positions.collect()))
+}
+
+/// Sequences in one cache, and the tokens of each.
+struct Batch<'m> {
+    model: &'m Model,
+    cache: ModelCache,
+    sequences: Vec<Vec<u32>>,
+}
+
+impl<'m> Batch<'m> {
+    /// Computes a sequence alone.
+    fn of(model: &'m Model, tokens: &[u32]) -> Self {
+        let mut batch = Self {
+            model,
+            cache: model.new_cache(),
+            sequences: vec![Vec::new()],
+        };
+        batch.append(&[tokens]);
+        batch
+    }
+
+    /// Appends as many tokens to each sequence, and returns the bits of the next logits.
+    fn append(&mut self, rows: &[&[u32]]) -> Vec<u64> {
+        let positions: Vec<u32> = self.sequences.iter().map(|of| of.len() as u32).collect();
+        for (sequence, new) in self.sequences.iter_mut().zip(rows) {
+            sequence.extend(*new);
+        }
+        bits(
+            &self
+                .model
+                .next_logits(&input(rows, &positions), &mut self.cache)
+                .unwrap(),
+        )
+    }
+}
+
+/// Forks, rewinds, additions and departures at random; then each sequence is compared with one computed alone.
+#[test]
+fn forked_joined_and_rewound_sequences_have_the_bits_that_they_have_alone() {
+    cpu_only("the precisions of packed layers are the CPU's");
+    let mut draw = Draw(1);
+    let compared = for_decoders(|model, longest, what| {
+        if counts_keys_of_the_call(model) {
+            return;
+        }
+        let longest = &longest[..longest.len().min(6)];
+        let mut batch = Batch::of(model, longest);
+        let mut done = Vec::new();
+        for _ in 0..6 {
+            let n = batch.sequences.len();
+            let room = longest.len() + 4;
+            match draw.below(4) {
+                0 => {
+                    let taken: Vec<usize> = (0..1 + draw.below(3)).map(|_| draw.below(n)).collect();
+                    batch.cache = batch.cache.fork(&taken).unwrap();
+                    batch.sequences = taken
+                        .iter()
+                        .map(|&of| batch.sequences[of].clone())
+                        .collect();
+                    done.push(format!("fork {taken:?}"));
+                }
+                1 if n < 4 => {
+                    let tokens = &longest[..1 + draw.below(longest.len())];
+                    let other = Batch::of(model, tokens);
+                    batch.cache.join(&other.cache).unwrap();
+                    batch.sequences.extend(other.sequences);
+                    done.push(format!("join {}", tokens.len()));
+                }
+                2 => {
+                    let shortest = batch.sequences.iter().map(Vec::len).min().unwrap();
+                    let back = draw.below(shortest.min(3));
+                    let to = batch.cache.seen() - back;
+                    let reached = batch.cache.rewind(to);
+                    done.push(format!("rewind by {back}: {reached} of {to}"));
+                    if reached == to {
+                        for sequence in &mut batch.sequences {
+                            sequence.truncate(sequence.len() - back);
+                        }
+                    } else {
+                        // A window has dropped positions.
+                        assert_eq!(reached, 0, "{what}: {done:?}");
+                        let tokens = batch.sequences[0].clone();
+                        batch = Batch::of(model, &tokens);
+                    }
+                }
+                _ if batch.sequences.iter().all(|of| of.len() < room) => {
+                    let n_new = 1 + draw.below(2);
+                    let new: Vec<Vec<u32>> = (0..n)
+                        .map(|_| {
+                            (0..n_new)
+                                .map(|_| longest[draw.below(longest.len())])
+                                .collect()
+                        })
+                        .collect();
+                    batch.append(&new.iter().map(Vec::as_slice).collect::<Vec<_>>());
+                    done.push(format!("append {n_new}"));
+                }
+                _ => {}
+            }
+        }
+        let last: Vec<&[u32]> = batch.sequences.iter().map(|_| &longest[..1]).collect();
+        let together = batch.append(&last);
+        let width = together.len() / last.len();
+        for (tokens, together) in batch.sequences.iter().zip(together.chunks_exact(width)) {
+            let mut alone = Batch::of(model, &tokens[..tokens.len() - 1]);
+            assert!(
+                alone.append(&[&longest[..1]]) == together,
+                "{what}: {done:?}"
+            );
+        }
+    });
+    assert_compared(&compared);
 }

@@ -45,6 +45,26 @@ impl PaddingMask {
         })
     }
 
+    /// Appends another batch's sequences, which have as many keys.
+    pub fn join(&self, other: &Self) -> Result<Self> {
+        let host = Tensor::cat(&[&self.host, &other.host], 0)?;
+        self.beside(host, || {
+            ops::record("cat", &self.device)?;
+            ops::record("cat", &other.device)?;
+            Tensor::cat(&[&self.device, &other.device], 0)
+        })
+    }
+
+    /// Puts `n` positions of padding before each sequence.
+    pub fn after_padding(&self, n: usize) -> Result<Self> {
+        let (batch, _) = self.host.dims2()?;
+        let padding = Tensor::zeros((batch, n), DType::U8, &Device::Cpu)?;
+        match n {
+            0 => Ok(self.clone()),
+            _ => Self::new(padding, self.device.device())?.cat(self),
+        }
+    }
+
     /// Returns the mask of `n` keys from `start` on.
     pub fn narrow(&self, start: usize, n: usize) -> Result<Self> {
         let host = self.host.narrow(1, start, n)?.contiguous()?;

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use candle_core::{Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
 use crate::ops;
 
@@ -66,6 +66,49 @@ impl CachedRows {
         };
         self.buffers = Arc::new([kept(keys)?, kept(values)?]);
         Ok(())
+    }
+
+    /// Appends another batch's sequences, in new buffers. The batch with fewer rows gets zeros before them: rows that
+    /// are padding, or that a window has dropped.
+    ///
+    /// # Errors
+    /// If width, dtype or device differ, as [`Self::is_like`] says. The rows are then unchanged.
+    pub fn join(&mut self, other: &Self) -> Result<()> {
+        let n = self.len().max(other.len());
+        let [keys, values] = self.lengthened(n)?;
+        let [other_keys, other_values] = other.lengthened(n)?;
+        let keys = Tensor::cat(&[keys, other_keys], 0)?;
+        let values = Tensor::cat(&[values, other_values], 0)?;
+        *self = Self::of([&keys, &values])?;
+        Ok(())
+    }
+
+    /// Returns whether both have the same widths, dtype and device, so that they can join.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let mut buffers = self.buffers.iter().zip(&*other.buffers);
+        buffers.all(|(own, new)| {
+            own.dims().last() == new.dims().last()
+                && own.dtype() == new.dtype()
+                && own.device().same_device(new.device())
+        })
+    }
+
+    /// Returns the last `n` rows of keys and values, with zeros before the first.
+    fn lengthened(&self, n: usize) -> Result<[Tensor; 2]> {
+        let (keys, values) = self.views()?;
+        let lengthen = |rows: Tensor| {
+            ops::record("cat", &rows)?;
+            let (batch, found, width) = rows.dims3()?;
+            let shape = (batch, n - found, width);
+            let zeros = Tensor::zeros(shape, rows.dtype(), rows.device())?;
+            Tensor::cat(&[zeros, rows], 1)
+        };
+        Ok([lengthen(keys)?, lengthen(values)?])
+    }
+
+    /// Returns the device of the rows.
+    pub fn device(&self) -> Device {
+        self.buffers[0].device().clone()
     }
 
     /// Returns the keys and the values as views.

@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor, bail};
 use super::cached_rows::of_sequences;
 use super::panels::{panel_bytes, panels_shape};
 use super::shape::{CacheShape, Cached, misfit};
-use super::{reordered, without_graph, wrong_stack};
+use super::{different_stacks, reordered, without_graph, wrong_stack};
 
 /// The encoder output's keys and values for one cross-attention.
 #[derive(Clone, Debug)]
@@ -68,6 +68,41 @@ impl EncoderState {
             }
             Self::Panels(panels) if !panels.is_empty() => reordered(panels, sequences),
             Self::Rows(None) | Self::Panels(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Appends another batch's sequences.
+    ///
+    /// # Errors
+    /// If the encoder outputs have different lengths, or the states belong to different stacks.
+    pub fn join(&mut self, other: Self) -> Result<()> {
+        let lengths = match (&*self, &other) {
+            (Self::Rows(None), Self::Rows(None)) => return Ok(()),
+            (Self::Rows(Some((own, _))), Self::Rows(Some((new, _)))) => [own.dim(1)?, new.dim(1)?],
+            (Self::Panels(own), Self::Panels(new))
+                if panels_shape(own).map(|of| of.sequence)
+                    == panels_shape(new).map(|of| of.sequence) =>
+            {
+                let length = |of: &[KeyValuePanels]| of.first().map_or(0, |of| of.positions().end);
+                [length(own), length(new)]
+            }
+            _ => return different_stacks(),
+        };
+        if lengths[0] != lengths[1] {
+            bail!(
+                "the caches hold encoder outputs of {} and {} positions; only caches of equal ones can join",
+                lengths[0],
+                lengths[1]
+            );
+        }
+        match (self, other) {
+            (Self::Rows(Some((key, value))), Self::Rows(Some((new_key, new_value)))) => {
+                *key = Tensor::cat(&[&*key, &new_key], 0)?;
+                *value = Tensor::cat(&[&*value, &new_value], 0)?;
+            }
+            (Self::Panels(own), Self::Panels(new)) => own.extend(new),
+            _ => {}
         }
         Ok(())
     }

@@ -102,6 +102,12 @@ impl LatentRows {
         self.shape.batch = sequences.len();
     }
 
+    /// Appends another batch's sequences.
+    pub fn join(&mut self, other: Self) {
+        self.sequences.extend(other.sequences);
+        self.shape.batch = self.sequences.len();
+    }
+
     /// Keeps each sequence's first positions: none, where the number is missing.
     pub fn truncate(&mut self, positions: &[usize]) {
         let width = self.shape.sequence.head_dim;

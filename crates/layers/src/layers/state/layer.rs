@@ -1,10 +1,10 @@
 //! A layer's state.
 
 use candle_blocks_kernels::memory::LargePages;
-use candle_core::Result;
+use candle_core::{Device, Result};
 
 use super::encoder::EncoderState;
-use super::{panels::Panels, rows::Rows, wrong_stack};
+use super::{different_stacks, panels::Panels, rows::Rows, wrong_stack};
 
 /// A block's state.
 #[derive(Clone, Debug)]
@@ -31,6 +31,15 @@ pub(crate) enum LayerState {
 }
 
 impl BlockState {
+    /// Appends another batch's sequences. `paddings` are the positions that each batch gets as padding before its own.
+    ///
+    /// # Errors
+    /// If the states belong to different stacks, or the encoder outputs have different lengths.
+    pub fn join(&mut self, other: Self, paddings: [usize; 2]) -> Result<()> {
+        self.mixer.join(other.mixer, paddings)?;
+        self.encoder.join(other.encoder)
+    }
+
     /// Removes all positions and keeps the allocated memory.
     pub fn reset(&mut self) {
         self.encoder.reset();
@@ -106,6 +115,26 @@ impl LayerState {
             Self::Panels(panels) => panels.lacks(to),
         };
         if lacks { 0 } else { to }
+    }
+
+    /// Appends another batch's sequences. `paddings` are the positions that each batch gets as padding before its own.
+    ///
+    /// # Errors
+    /// If the states belong to different stacks.
+    pub fn join(&mut self, other: Self, paddings: [usize; 2]) -> Result<()> {
+        match (self, other) {
+            (Self::Rows(own), Self::Rows(new)) => own.join(new, paddings),
+            (Self::Panels(own), Self::Panels(new)) => own.join(*new, paddings),
+            _ => different_stacks(),
+        }
+    }
+
+    /// Returns the device of the state.
+    pub fn device(&self) -> Device {
+        match self {
+            Self::Rows(rows) => rows.device(),
+            Self::Panels(_) => Device::Cpu,
+        }
     }
 
     /// Replaces the batch by the given sequences, in this order. A sequence may be given several times.

@@ -1,6 +1,6 @@
 //! The bookkeeping of a cache: number and mask of the positions seen so far.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor, bail};
 
 use crate::config::{MixerFacts, getters};
 use crate::layers::ForwardContext;
@@ -105,6 +105,30 @@ impl Ledger {
         self.keep = keep.transpose()?;
         self.batch = sequences.len();
         Ok(())
+    }
+
+    /// Appends another batch's sequences. The batch with fewer positions gets padding before them.
+    pub fn join(&self, other: &Self, device: &Device) -> Result<Self> {
+        let seen = self.seen.max(other.seen);
+        let has_mask = |of: &Self| of.keep.is_some() || of.seen < seen;
+        let keep = match has_mask(self) || has_mask(other) {
+            true => {
+                let mask = |of: &Self| {
+                    let keep = match &of.keep {
+                        Some(keep) => keep.clone(),
+                        None => PaddingMask::ones((of.batch, of.seen), device)?,
+                    };
+                    keep.after_padding(seen - of.seen)
+                };
+                Some(mask(self)?.join(&mask(other)?)?)
+            }
+            false => None,
+        };
+        Ok(Self {
+            batch: self.batch + other.batch,
+            seen,
+            keep,
+        })
     }
 
     /// Removes all but the first `seen` positions.

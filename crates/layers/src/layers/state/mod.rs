@@ -1,6 +1,6 @@
 //! The state that decoding carries from call to call, so that each position is computed only once.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor, bail};
 
 pub(in crate::layers) mod cached_rows;
 mod encoder;
@@ -69,6 +69,47 @@ impl KvCache {
             layer.mixer.take_sequences(sequences)?;
             layer.encoder.take_sequences(sequences)
         })
+    }
+
+    /// Returns a cache with the given sequences, in this order; one that is given several times can be continued in as
+    /// many ways. In a packed stack, they share the memory of the positions that they have in common.
+    ///
+    /// # Errors
+    /// If a sequence is not in the batch.
+    pub fn fork(&self, sequences: &[usize]) -> Result<Self> {
+        let mut fork = self.clone();
+        fork.take_sequences(sequences, None)?;
+        Ok(fork)
+    }
+
+    /// Appends another cache's sequences, so that the next calls compute all sequences. Both caches belong to this stack.
+    /// [`Self::seen`] is then the larger number: positions before a shorter sequence count as padding, and take no
+    /// memory in a packed stack.
+    ///
+    /// # Errors
+    /// If the cache belongs to another stack, or its encoder output has another length. Both are then unchanged.
+    pub fn join(&mut self, other: &Self) -> Result<()> {
+        if self.layers.len() != other.layers.len() {
+            return different_stacks();
+        }
+        let is_empty = |of: &Self| of.seen() == 0 || of.ledger.batch() == 0;
+        if is_empty(other) {
+            bail!("the cache to join is empty; compute its sequences first");
+        }
+        if is_empty(self) {
+            *self = other.clone();
+            return Ok(());
+        }
+        let device = self.layers.first().map(|layer| layer.mixer.device());
+        let device = device.unwrap_or(Device::Cpu);
+        let ledger = self.ledger.join(&other.ledger, &device)?;
+        let paddings = [self, other].map(|of| ledger.seen() - of.seen());
+        let mut layers = self.layers.clone();
+        for (own, new) in layers.iter_mut().zip(&other.layers) {
+            own.join(new.clone(), paddings)?;
+        }
+        (self.layers, self.ledger) = (layers, ledger);
+        Ok(())
     }
 
     /// Replaces the batch by copies of the given sequences, in this order. The encoder output is taken from the
@@ -179,6 +220,10 @@ fn reordered<T: Clone>(items: &mut Vec<T>, indices: &[usize]) {
 /// earlier steps, in memory that grows with the square of their number.
 pub(super) fn without_graph(tensor: &Tensor) -> Tensor {
     tensor.detach()
+}
+
+fn different_stacks<T>() -> Result<T> {
+    bail!("the caches belong to different stacks; join caches that new_cache of one stack made")
 }
 
 fn wrong_stack<T>() -> Result<T> {

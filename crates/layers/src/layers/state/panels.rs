@@ -6,8 +6,8 @@ use candle_core::Result;
 use half::bf16;
 
 use super::latents::LatentRows;
-use super::reordered;
 use super::shape::{CacheShape, Cached, misfit};
+use super::{different_stacks, reordered};
 use crate::layers::packed::padding_seen;
 
 /// A packed attention's keys and values, to which new positions are appended. Clones share memory until one of them
@@ -67,6 +67,33 @@ impl Panels {
             Some(CachedKeys::Latents(latents)) => latents.take_sequences(sequences),
             None => {}
         }
+    }
+
+    /// Appends another batch's sequences. `paddings` are the positions that each batch gets as padding before its own.
+    ///
+    /// # Errors
+    /// If the keys of the other batch have another shape.
+    pub fn join(&mut self, other: Self, paddings: [usize; 2]) -> Result<()> {
+        match (&mut self.keys, other.keys) {
+            (Some(CachedKeys::Panels(own)), Some(CachedKeys::Panels(new)))
+                if panels_shape(own).map(|of| of.sequence)
+                    == panels_shape(&new).map(|of| of.sequence) =>
+            {
+                own.extend(new);
+            }
+            (Some(CachedKeys::Latents(own)), Some(CachedKeys::Latents(new)))
+                if own.shape().sequence == new.shape().sequence =>
+            {
+                own.join(new);
+            }
+            // A layer that reads the keys of another has none of its own.
+            (None, None) => {}
+            _ => return different_stacks(),
+        }
+        self.computed = (self.computed + paddings[0]).max(other.computed + paddings[1]);
+        let own = self.first_complete + paddings[0];
+        self.first_complete = own.max(other.first_complete + paddings[1]);
+        Ok(())
     }
 
     /// Returns true if a window has dropped positions that are needed again after the first `seen` positions.

@@ -1,8 +1,9 @@
 //! Keys and values for an attention that is not packed.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor, bail};
 
 use super::cached_rows::CachedRows;
+use super::different_stacks;
 
 /// The keys and values of one attention, `[batch, kept, n_kv_heads · head_dim]`. For latent attention, the latents
 /// and shared keys as one head.
@@ -77,6 +78,31 @@ impl Rows {
             _ => self.rows = None,
         }
         self.appended = self.appended.min(seen);
+    }
+
+    /// Appends another batch's sequences. `paddings` are the positions that each batch gets as padding before its own.
+    ///
+    /// # Errors
+    /// If the keys of the other batch have another shape or dtype.
+    pub fn join(&mut self, other: Self, paddings: [usize; 2]) -> Result<()> {
+        match (&mut self.rows, other.rows) {
+            (Some(own), Some(new)) if self.n_kv_heads == other.n_kv_heads && own.is_like(&new) => {
+                own.join(&new)?;
+            }
+            // A layer that reads the keys of another has none of its own.
+            (None, None) => {}
+            _ => return different_stacks(),
+        }
+        self.appended = (self.appended + paddings[0]).max(other.appended + paddings[1]);
+        let own = self.first_complete + paddings[0];
+        self.first_complete = own.max(other.first_complete + paddings[1]);
+        Ok(())
+    }
+
+    /// Returns the device of the keys and values; the CPU if there are none.
+    pub fn device(&self) -> Device {
+        let rows = self.rows.as_ref();
+        rows.map_or(Device::Cpu, CachedRows::device)
     }
 
     /// Replaces the batch by copies of the given sequences.
