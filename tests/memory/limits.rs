@@ -4,8 +4,11 @@
 use std::{env, path::Path, process::Command, thread};
 
 use candle_blocks::{
-    Checkpoint, Error, Precision, Weights,
-    candle_core::{DType, Device},
+    AttentionConfig, BlockConfig, Checkpoint, Error, FeedForwardConfig, ForwardContext, NormConfig,
+    NormPlacement, Precision, StackConfig, Weights,
+    candle_core::{DType, Device, Tensor},
+    config::Initialization,
+    train::Fresh,
 };
 
 use crate::{
@@ -25,7 +28,10 @@ fn loads() {
     else {
         return;
     };
-    let loaded = load(&kind, Path::new(&path));
+    let loaded = match kind.strip_prefix("pass ") {
+        Some(kind) => pass(kind),
+        None => load(&kind, Path::new(&path)),
+    };
     match loaded {
         Ok(()) => println!("outcome: loaded"),
         Err(Error::OutOfMemory {
@@ -71,6 +77,39 @@ fn load(kind: &str, path: &Path) -> candle_blocks::Result<()> {
     }
 }
 
+/// Runs two blocks over 4 MB of rows.
+fn pass(kind: &str) -> candle_blocks::Result<()> {
+    let (rows, width) = (8192, 128);
+    let norm = NormConfig::layer_norm(width, 1e-5);
+    let attention = AttentionConfig::new(width, 4)?.causal();
+    let feed_forward = FeedForwardConfig::new(width);
+    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
+    let config = StackConfig::uniform(block, 2, Some(norm));
+    let initialization = Initialization::gpt2(0.02, 2);
+    let fresh = Fresh::new(initialization, 0, DType::F32, &Device::Cpu);
+    let stack = fresh.stack(&config)?;
+    let x = Tensor::ones((1, rows, width), DType::F32, &Device::Cpu)?;
+    let (evaluation, training) = (ForwardContext::evaluation(), ForwardContext::training());
+    match kind {
+        "forward" => drop(stack.forward(&x)?),
+        "packed" => drop(stack.pack(Precision::F32)?.forward(&x)?),
+        "packed in int8" => drop(stack.pack(Precision::Int8)?.forward(&x)?),
+        "cached" => {
+            let stack = stack.pack(Precision::F32)?;
+            stack.forward_cached(&x, &evaluation, &mut stack.new_cache())?;
+        }
+        "cached rows" => {
+            stack.forward_cached(&x, &evaluation, &mut stack.new_cache())?;
+        }
+        "training" => {
+            let y = stack.forward_with(&x, &training)?;
+            y.mean_all()?.backward()?;
+        }
+        other => panic!("{other}"),
+    }
+    Ok(())
+}
+
 /// Returns a loading process's message under a memory limit; its status if there is none.
 fn under(limit: usize, kind: &str, path: &Path) -> String {
     let shell = format!(
@@ -93,6 +132,33 @@ fn under(limit: usize, kind: &str, path: &Path) -> String {
             output.status,
             String::from_utf8_lossy(&output.stderr)
         ),
+    }
+}
+
+/// Only what is allocated before the pass, and small parts of it, could end the process.
+#[test]
+fn below_its_peak_a_pass_is_an_error() {
+    const LEAST: usize = 16 << 20;
+    let _alone = alone();
+    for (kind, most) in [
+        ("forward", 260),
+        ("packed", 120),
+        ("packed in int8", 120),
+        ("cached", 160),
+        ("cached rows", 260),
+        ("training", 420),
+    ] {
+        let mut said = Vec::new();
+        for step in 0..=STEPS {
+            let limit = LEAST + ((most << 20) - LEAST) / STEPS * step;
+            said.push(under(limit, &format!("pass {kind}"), Path::new("")));
+        }
+        for said in &said {
+            let is_error = said.contains(" of Some(");
+            assert!(said == "loaded" || is_error, "{kind}: {said}");
+        }
+        assert_ne!(said[0], "loaded", "{kind}");
+        assert_eq!(said[STEPS], "loaded", "{kind}: {said:?}");
     }
 }
 

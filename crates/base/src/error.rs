@@ -33,9 +33,9 @@ pub enum Error {
         cause: std::io::Error,
     },
 
-    /// There is not enough memory to load a file.
+    /// There is not enough memory to load a file, or for a pass.
     OutOfMemory {
-        /// The file, or the directory of a sharded checkpoint; empty if the data was in memory already.
+        /// The file, or the directory of a sharded checkpoint; empty for a pass, and if the data was in memory already.
         path: PathBuf,
         /// The number of bytes needed, for the whole load if that is known beforehand, or for a part.
         needed: u64,

@@ -50,7 +50,11 @@ impl fmt::Display for PlainMessage<'_> {
                     Some(allowed) => write!(f, "{allowed}")?,
                     None => f.write_str("less")?,
                 }
-                f.write_str("; raise the limit, or load in a narrower type: bf16, or packed in Int8 or Int4")
+                f.write_str("; raise the limit, ")?;
+                if path.as_os_str().is_empty() {
+                    f.write_str("give fewer or shorter sequences, ")?;
+                }
+                f.write_str("or load in a narrower type: bf16, or packed in Int8 or Int4")
             }
             Error::NoWeights { path, reason }
             | Error::UnexpectedJson { path, reason }

@@ -154,35 +154,23 @@ fn bert_block(sizes: Sizes) -> Result<BlockConfig> {
     Ok(config)
 }
 
-/// Refuses sizes that need more memory than there is, because running out of memory later cannot be caught.
+/// Refuses weights and an input that need more memory than there is: candle ends the process where it allocates them. A
+/// pass refuses for itself.
 fn check_memory(config: &StackConfig, batch: usize, seq: usize) -> Result<()> {
-    let sizes = |block: &BlockConfig| {
+    let weights = |block: &BlockConfig| {
         let facts = block.facts();
-        let heads = facts.heads;
-        let [d_model, d_ff, query, heads] = [
-            facts.d_model,
-            block.feed_forward.d_ff,
-            heads.map_or(facts.d_model, |heads| {
-                heads.n_heads.saturating_mul(heads.head_dim)
-            }),
-            heads.map_or(0, |heads| heads.n_heads),
-        ]
-        .map(|size| size as f64);
-        let (batch, seq) = (batch as f64, seq as f64);
+        let query = facts.heads.map_or(facts.d_model, |heads| {
+            heads.n_heads.saturating_mul(heads.head_dim)
+        });
         let experts = block.feed_forward.experts;
         let n_experts = experts.map_or(1.0, |experts| experts.n_experts as f64);
-        let weights = d_model * (4.0 * query + 3.0 * d_ff * n_experts);
-        let activations = batch * seq * (6.0 * d_model + 4.0 * query + 2.0 * d_ff);
-        let scores = 2.0 * batch * heads * seq * seq;
-        (weights, activations + scores)
+        let hidden = block.feed_forward.d_ff as f64 * n_experts;
+        facts.d_model as f64 * (4.0 * query as f64 + 3.0 * hidden)
     };
-    let weights: f64 = config.blocks.iter().map(|block| sizes(block).0).sum();
-    let most = config
-        .blocks
-        .iter()
-        .map(|block| sizes(block).1)
-        .fold(0.0, f64::max);
-    let bytes = 4.0 * (weights + most);
+    let weights: f64 = config.blocks.iter().map(weights).sum();
+    let width = config.blocks.first().map_or(0, BlockConfig::d_model);
+    let input = batch as f64 * seq as f64 * width as f64;
+    let bytes = 4.0 * (weights + input);
     // The system refuses at once what is more than all its memory.
     let fits =
         bytes < isize::MAX as f64 && Vec::<u8>::new().try_reserve_exact(bytes as usize).is_ok();

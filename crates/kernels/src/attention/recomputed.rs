@@ -12,7 +12,7 @@ use crate::threads::{Shared, parallel};
 use crate::vectors::{Slice, SliceMut, Stored};
 use crate::{cpu::Cpu, rows::activation::ActivationFunction};
 
-use self::tile::Tile;
+use self::tile::{Tile, queries_per_tile};
 use super::{AttentionGradients, BiasLayout, Differentiable};
 
 scratch! {
@@ -21,6 +21,25 @@ scratch! {
 }
 
 impl Differentiable<'_> {
+    /// Returns the bytes that the threads take for their tiles in the backward pass, at most. The forward pass takes less.
+    pub fn scratch_bytes(&self, cpu: Cpu) -> usize {
+        let (query, keys) = (self.query, self.key.seq);
+        let group = query.heads / self.key.heads.max(1);
+        let each = queries_per_tile(group);
+        let rows = group * each.min(query.seq);
+        let key_value = self.key.head_dim + self.value.head_dim;
+        let tile = rows * (query.head_dim + 3 * keys + self.value.head_dim);
+        let products = rows.max(keys) * self.key.head_dim.max(self.value.head_dim);
+        let tiles = self.batch * self.key.heads * query.seq.div_ceil(each);
+        let size = match query.data {
+            Slice::F64(_) => size_of::<f64>(),
+            _ => size_of::<f32>(),
+        };
+        // A part waits until those before it are added.
+        let sums = 4 * keys * key_value;
+        cpu.threads.min(tiles) * (tile + products + sums) * size
+    }
+
     /// Writes the result, `[batch · queries, n_heads · head_dim of the values]`. A query that sees no key gives
     /// zeros.
     ///

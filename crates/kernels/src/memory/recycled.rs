@@ -9,6 +9,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use super::large_pages::is_there;
 use crate::vectors::Element;
 
 /// An element type whose buffers are kept.
@@ -111,6 +112,13 @@ impl<T: Element> Pool<T> {
     }
 }
 
+/// Returns whether the system would give this many bytes, and some more: a thread's small allocations cannot fail.
+fn can_allocate(bytes: usize) -> bool {
+    const SMALL: usize = 1 << 20;
+    const BESIDE: usize = 8 << 20;
+    bytes < SMALL || is_there(bytes.saturating_add(BESIDE))
+}
+
 /// Keeps freed buffers while it lives.
 #[derive(Debug)]
 pub struct Keeper(());
@@ -125,25 +133,33 @@ pub struct Buffer<T: Recycled>(Vec<T>);
 impl<T: Recycled> Buffer<T> {
     /// Creates a buffer with `len` elements and unspecified contents.
     pub fn new(len: usize) -> Self {
-        let known = lock::<T>().take(len);
-        let numbers = match known {
-            // Fills elements beyond a reused buffer's last length.
-            Some(mut numbers) => {
-                numbers.resize(len, T::ZERO);
-                numbers
-            }
-            // The system clears new pages as they are first touched, by the thread that touches them.
-            None => vec![T::ZERO; len],
-        };
-        lock::<T>().using(numbers.capacity());
-        Self(numbers)
+        Self::known(len).unwrap_or_else(|| Self::cleared(len))
     }
 
-    /// Copies a slice.
-    pub fn copied(from: &[T]) -> Self {
-        let mut copy = Self::new(from.len());
-        copy.copy_from_slice(from);
-        copy
+    /// Creates a buffer with `len` elements and unspecified contents; `None` if the system would not give the memory.
+    pub fn allocated(len: usize) -> Option<Self> {
+        Self::known(len).or_else(|| {
+            let bytes = len.saturating_mul(size_of::<T>());
+            can_allocate(bytes).then(|| Self::cleared(len))
+        })
+    }
+
+    /// Takes a free buffer.
+    fn known(len: usize) -> Option<Self> {
+        let mut numbers = lock::<T>().take(len)?;
+        // Fills elements beyond the buffer's last length.
+        numbers.resize(len, T::ZERO);
+        Some(Self::used(numbers))
+    }
+
+    /// Allocates zeros. The system clears new pages as they are first touched, by the thread that touches them.
+    fn cleared(len: usize) -> Self {
+        Self::used(vec![T::ZERO; len])
+    }
+
+    fn used(numbers: Vec<T>) -> Self {
+        lock::<T>().using(numbers.capacity());
+        Self(numbers)
     }
 
     /// Returns the vector as a loan. [`give_back`] must follow, or else the pool counts it as in use forever.

@@ -17,6 +17,7 @@ use super::tape::{Reads, Taped};
 use super::value::{Value, on_either};
 use super::visible::{Reach, check_keep};
 use super::{backward::BackwardPass, numbers::Numbers};
+use crate::memory::check_pass;
 
 const OP: &str = "attention";
 
@@ -228,7 +229,7 @@ impl AttentionStep {
         );
         let sinks = self.sinks.as_ref().map(|(sinks, _)| sinks.read());
         let with_dropout = |keep: Option<&[u8]>, dropped: Option<Dropped>| {
-            work(&Differentiable {
+            let attention = Differentiable {
                 batch: self.batch,
                 query,
                 key,
@@ -240,17 +241,19 @@ impl AttentionStep {
                 keep,
                 reach: &|query| self.reach.range(query, self.key.seq),
                 dropped,
-            })
+            };
+            check_pass(attention.scratch_bytes(cpu))?;
+            Ok(work(&attention))
         };
         let with_keep = |keep: Option<&[u8]>| match &self.dropout {
-            None => Ok(with_dropout(keep, None)),
+            None => with_dropout(keep, None),
             Some(mask) => mask.apply(|marks, divisor| {
                 let dropped = Dropped {
                     keep: marks,
                     divisor,
                 };
                 with_dropout(keep, Some(dropped))
-            }),
+            })?,
         };
         match &self.keep {
             None => with_keep(None),

@@ -30,7 +30,7 @@ impl Value {
             {
                 let engine = x.engine();
                 let sum = x.with_data(|data| {
-                    let mut sum = owned(data);
+                    let mut sum = owned(data)?;
                     elements::add(engine, sum.slice_mut(), residual.data.read().slice());
                     Ok(sum.into())
                 });
@@ -117,19 +117,19 @@ impl Taped<Cpu> {
     }
 
     /// Copies the elements. The value must be whole.
-    pub(super) fn copy(&self) -> Numbers {
+    pub(super) fn copy(&self) -> Result<Numbers> {
         Numbers::copied(self.data.read().slice())
     }
 
     pub(super) fn add(&self, other: &Self) -> Result<Self> {
         let (x, other) = (self.whole()?, other.whole()?);
-        let mut y = x.copy();
+        let mut y = x.copy()?;
         elements::add(x.engine(), y.slice_mut(), other.data.read().slice());
         let slots = [x.slot.clone(), other.slot];
         let asks = [slots[0].place, slots[1].place];
         Ok(x.mapped(y, &asks, move |pass, dy| {
             if asks.iter().all(Option::is_some) {
-                pass.add(&slots[1], Numbers::copied(dy.slice()))?;
+                pass.add(&slots[1], Numbers::copied(dy.slice())?)?;
                 return pass.add(&slots[0], dy);
             }
             let asks = slots.iter().find(|slot| slot.place.is_some());
@@ -139,7 +139,7 @@ impl Taped<Cpu> {
 
     fn scale(&self, factor: f64) -> Result<Self> {
         let x = self.whole()?;
-        let mut y = x.copy();
+        let mut y = x.copy()?;
         elements::scale(x.engine(), y.slice_mut(), factor);
         let slot = x.slot.clone();
         Ok(x.mapped(y, &[slot.place], move |pass, mut dy| {
@@ -151,13 +151,13 @@ impl Taped<Cpu> {
     fn multiply_rows(&self, vector: &Tensor) -> Result<Self> {
         let x = self.whole()?;
         let (vector, of_vector) = x.parameter(vector, Reads::Both)?;
-        let mut y = x.copy();
+        let mut y = x.copy()?;
         elements::multiply_rows(x.engine(), y.slice_mut(), vector.read().slice());
         // Only the vector's gradient reads the rows.
         let (data, slot) = (of_vector.map(|_| x.data.clone()), x.slot.clone());
         Ok(x.mapped(y, &[slot.place, of_vector], move |pass, mut dy| {
             if let Some(x) = &data {
-                let mut products = Numbers::copied(dy.slice());
+                let mut products = Numbers::copied(dy.slice())?;
                 elements::multiply(pass.engine, products.slice_mut(), x.read().slice());
                 pass.add_column_sums(of_vector, &products, slot.width)?;
             }
@@ -171,7 +171,7 @@ impl Taped<Cpu> {
     fn add_to_rows(&self, vector: &Tensor) -> Result<Self> {
         let x = self.whole()?;
         let (vector, of_vector) = x.parameter(vector, Reads::Forward)?;
-        let mut y = x.copy();
+        let mut y = x.copy()?;
         elements::add_to_rows(x.engine(), y.slice_mut(), vector.read().slice());
         let slot = x.slot.clone();
         Ok(x.mapped(y, &[slot.place, of_vector], move |pass, dy| {
@@ -218,7 +218,7 @@ impl Taped<Cpu> {
 
     fn shift(&self, offset: f64) -> Result<Self> {
         let x = self.whole()?;
-        let mut y = x.copy();
+        let mut y = x.copy()?;
         elements::shift(x.engine(), y.slice_mut(), offset);
         let slot = x.slot.clone();
         Ok(x.mapped(y, &[slot.place], move |pass, dy| pass.add(&slot, dy)))
@@ -226,7 +226,7 @@ impl Taped<Cpu> {
 
     fn clamp(&self, bounds: [f64; 2]) -> Result<Self> {
         let x = self.whole()?;
-        let mut y = x.copy();
+        let mut y = x.copy()?;
         elements::clamp(x.engine(), y.slice_mut(), bounds);
         let (data, slot) = (x.data.clone(), x.slot.clone());
         Ok(x.mapped(y, &[slot.place], move |pass, mut dy| {

@@ -83,7 +83,7 @@ impl Engine for Cpu {
     fn tensor(data: Data, dims: &[usize]) -> Result<Tensor> {
         match data {
             Data::Tensor(tensor) => tensor.reshape(dims),
-            Data::Numbers(numbers) => own(numbers).into_tensor(dims),
+            Data::Numbers(numbers) => own(numbers)?.into_tensor(dims),
             Data::Normalized(rows) => rows.numbers().into_tensor(dims),
         }
     }
@@ -91,7 +91,7 @@ impl Engine for Cpu {
     fn result(data: Data, dims: &[usize]) -> Result<NodeResult> {
         Ok(match data {
             Data::Tensor(tensor) => NodeResult::Copied(tensor.reshape(dims)?),
-            Data::Numbers(numbers) => NodeResult::moved(own(numbers).into_storage(), dims.into()),
+            Data::Numbers(numbers) => NodeResult::moved(own(numbers)?.into_storage(), dims.into()),
             Data::Normalized(rows) => NodeResult::moved(rows.numbers().into_storage(), dims.into()),
         })
     }
@@ -102,7 +102,7 @@ impl Engine for Cpu {
 
     fn cotangent(tensor: &Tensor) -> Result<Numbers> {
         let tensor = Data::Tensor(tensor.contiguous()?);
-        Ok(Numbers::copied(tensor.read().slice()))
+        Numbers::copied(tensor.read().slice())
     }
 
     fn add(self, sum: &mut Option<Numbers>, to: &Slot, gradient: Numbers) -> Result<()> {
@@ -174,7 +174,7 @@ pub(crate) use same_types;
 
 /// Returns the values, copied if somebody else still reads them, or if a tensor has them.
 #[doc(hidden)]
-pub fn owned(data: Data) -> Numbers {
+pub fn owned(data: Data) -> Result<Numbers> {
     match data {
         Data::Numbers(numbers) => own(numbers),
         other => Numbers::copied(other.read().slice()),
@@ -182,8 +182,8 @@ pub fn owned(data: Data) -> Numbers {
 }
 
 /// Returns the values, copied only if somebody else still reads them.
-fn own(numbers: Arc<Numbers>) -> Numbers {
-    Arc::try_unwrap(numbers).unwrap_or_else(|shared| Numbers::copied(shared.slice()))
+fn own(numbers: Arc<Numbers>) -> Result<Numbers> {
+    Arc::try_unwrap(numbers).or_else(|shared| Numbers::copied(shared.slice()))
 }
 
 impl Taped<Cpu> {

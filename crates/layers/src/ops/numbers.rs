@@ -1,9 +1,13 @@
 //! Values in any float type, in recycled memory: a tape's values and gradients.
 
+use std::path::Path;
+
 use candle_blocks_kernels::memory::{Buffer, Recycled};
 use candle_blocks_kernels::{Slice, SliceMut};
 use candle_core::{CpuStorage, DType, Device, Result, Shape, Tensor, bail};
 use half::{bf16, f16};
+
+use crate::memory;
 
 /// A float type.
 pub trait Number: Copy {
@@ -49,6 +53,15 @@ pub fn widened(numbers: Slice) -> Vec<f64> {
     }
 }
 
+/// Creates a buffer with `len` elements and unspecified contents.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory) if the system would not give the memory.
+pub fn allocated<T: Recycled>(len: usize) -> Result<Buffer<T>> {
+    let refused = || memory::refused(Path::new(""), len.saturating_mul(size_of::<T>()));
+    Buffer::allocated(len).ok_or_else(|| refused().into())
+}
+
 /// An owned buffer in any float type.
 pub enum Numbers {
     F32(Buffer<f32>),
@@ -73,13 +86,13 @@ impl Numbers {
     /// Creates a buffer with `len` elements and unspecified contents.
     ///
     /// # Errors
-    /// If the type is not a float that this crate supports.
+    /// If the type is not a float that this crate supports, or the system would not give the memory.
     pub fn new(dtype: DType, len: usize) -> Result<Self> {
         Ok(match dtype {
-            DType::F32 => Self::F32(Buffer::new(len)),
-            DType::F64 => Self::F64(Buffer::new(len)),
-            DType::F16 => Self::F16(Buffer::new(len)),
-            DType::BF16 => Self::Bf16(Buffer::new(len)),
+            DType::F32 => Self::F32(allocated(len)?),
+            DType::F64 => Self::F64(allocated(len)?),
+            DType::F16 => Self::F16(allocated(len)?),
+            DType::BF16 => Self::Bf16(allocated(len)?),
             other => bail!("values of type {other:?}; expected F32, F64, F16 or BF16"),
         })
     }
@@ -97,13 +110,21 @@ impl Numbers {
     }
 
     /// Copies a slice.
-    pub fn copied(from: Slice) -> Self {
-        match from {
-            Slice::F32(numbers) => Self::F32(Buffer::copied(numbers)),
-            Slice::F64(numbers) => Self::F64(Buffer::copied(numbers)),
-            Slice::F16(numbers) => Self::F16(Buffer::copied(numbers)),
-            Slice::Bf16(numbers) => Self::Bf16(Buffer::copied(numbers)),
+    ///
+    /// # Errors
+    /// If the system would not give the memory.
+    pub fn copied(from: Slice) -> Result<Self> {
+        fn copied<T: Recycled>(from: &[T]) -> Result<Buffer<T>> {
+            let mut copy = allocated(from.len())?;
+            copy.copy_from_slice(from);
+            Ok(copy)
         }
+        Ok(match from {
+            Slice::F32(numbers) => Self::F32(copied(numbers)?),
+            Slice::F64(numbers) => Self::F64(copied(numbers)?),
+            Slice::F16(numbers) => Self::F16(copied(numbers)?),
+            Slice::Bf16(numbers) => Self::Bf16(copied(numbers)?),
+        })
     }
 
     /// Creates a buffer with one rounded value. Errors as for [`Self::new`].

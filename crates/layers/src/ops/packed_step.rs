@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::memory::Buffer;
 use candle_blocks_kernels::products::Epilogue;
 use candle_blocks_kernels::rows::{RowNorm, Source};
 use candle_blocks_kernels::{Cpu, Slice, SliceMut};
@@ -13,7 +12,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::cpu::Route;
 use super::kernels::{Data, Normalized, owned};
-use super::numbers::Numbers;
+use super::numbers::{Numbers, allocated};
 use super::value::Value;
 use super::weight::Packed;
 use crate::config::Precision;
@@ -59,7 +58,7 @@ impl Value {
     /// kernels.
     pub fn into_normalized(self, norm: &RowNorm) -> Result<std::result::Result<Self, Self>> {
         self.untracked(norm.width(), |engine, rows| {
-            let mut rows = owned(rows);
+            let mut rows = owned(rows)?;
             if let SliceMut::F32(rows) = rows.slice_mut() {
                 norm.rows_in_place(engine, rows);
             }
@@ -109,7 +108,7 @@ impl Value {
         if residual.as_ref().is_some_and(|of| of.dims() != dims) {
             bail!("{op}: a residual of another shape than {dims:?}");
         }
-        let mut y = Buffer::new(dims.iter().product());
+        let mut y = allocated(dims.iter().product())?;
         {
             let (rows, norm) = match &x.data {
                 Data::Normalized(of) => (of.rows.read(), Some(&*of.norm)),
@@ -169,7 +168,7 @@ impl Value {
         let (stride, columns) = (x.slot.width, &x.slot.columns);
         let rows = x.data.read();
         let rows = of_f32("last rows", rows.slice())?;
-        let mut y = Buffer::new(n * width);
+        let mut y = allocated(n * width)?;
         for (i, y) in y.chunks_exact_mut(width.max(1)).enumerate() {
             let first = ((i + 1) * each - 1) * stride + columns.start;
             y.copy_from_slice(&rows[first..first + width]);

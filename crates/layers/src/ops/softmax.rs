@@ -76,7 +76,7 @@ impl Taped<Cpu> {
     fn shares(&self) -> Result<Self> {
         let x = self.whole()?;
         let (slot, width) = (x.slot.clone(), x.slot.width);
-        let (mut y, mut sums) = (x.copy(), Vec::new());
+        let (mut y, mut sums) = (x.copy()?, Vec::new());
         match y.slice_mut() {
             SliceMut::F32(y) => divide_by_sums(y, width, &mut sums),
             SliceMut::F64(y) => divide_by_sums(y, width, &mut sums),

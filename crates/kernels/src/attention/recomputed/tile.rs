@@ -38,9 +38,14 @@ pub(super) struct TileMemory<'a, T> {
     pub rest: &'a mut [T],
 }
 
+/// Returns how many queries a tile has, if `group` heads share a key head.
+pub(super) fn queries_per_tile(group: usize) -> usize {
+    (ROWS / group).max(1)
+}
+
 impl<T: Plain + Recycled + Stored> Typed<'_, T> {
     fn queries_per_tile(&self) -> usize {
-        (ROWS / self.group()).max(1)
+        queries_per_tile(self.group())
     }
 
     /// Returns how many tiles a key/value head has in a sequence.

@@ -4,6 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use candle_core::{Device, Result, Tensor};
 
+use crate::memory::check_pass;
 use crate::ops;
 
 /// Rows of keys and rows of values, each `[batch, kept, width]`, in a larger buffer `[batch, capacity, width]`. New
@@ -145,6 +146,9 @@ fn buffers(like: [&Tensor; 2], n: usize) -> Result<Arc<[Tensor; 2]>> {
     let buffer = |like: &Tensor| {
         let (batch, _, width) = like.dims3()?;
         ops::record("zeros", like)?;
+        if like.device().is_cpu() {
+            check_pass(batch * 2 * n * width * like.dtype().size_in_bytes())?;
+        }
         Tensor::zeros((batch, 2 * n, width), like.dtype(), like.device())
     };
     Ok(Arc::new([buffer(like[0])?, buffer(like[1])?]))

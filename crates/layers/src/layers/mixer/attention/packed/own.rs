@@ -16,6 +16,7 @@ use crate::layers::linear::packed::PackedProduct;
 use crate::layers::packed::pass::PackedPass;
 use crate::layers::state::Panels;
 use crate::layers::{DistanceRows, KeySource};
+use crate::memory::check_pass;
 use crate::ops::{Reach, Visible};
 
 /// Self-attention in a pass: the state that all its sequences share.
@@ -113,6 +114,7 @@ impl PackedAttention {
                 None => None,
             },
         };
+        own.check_memory(&pass, cache.is_some())?;
         match cache {
             None => for_groups(pass.queries(), self.cpu.threads, call.y, |group, y| {
                 let rows = group.rows;
@@ -168,6 +170,21 @@ impl SequencePart<'_> {
 }
 
 impl Own<'_> {
+    /// Compares the memory for the longest sequence's projected rows, its cached keys and values, and the threads' scores
+    /// with what the system would give.
+    fn check_memory(&self, pass: &PackedPass, is_cached: bool) -> Result<()> {
+        /// A task's queries, at most.
+        const QUERIES: usize = 128;
+        let ProjectionSteps::Joined(_, columns, _) = &self.steps else {
+            return Ok(());
+        };
+        let (queries, keys) = (pass.queries().longest(), pass.seen() + pass.seq());
+        let cached = if is_cached { 2 * columns.kv } else { 0 };
+        let scores = self.of.cpu.threads * QUERIES.min(queries) * keys;
+        let elements = queries * (columns.width + cached) + scores;
+        Ok(check_pass(elements * size_of::<f32>())?)
+    }
+
     fn apply(&self, part: SequencePart) {
         let (joined, columns, prepare) = match &self.steps {
             ProjectionSteps::Latent(latent, rotation) => {
