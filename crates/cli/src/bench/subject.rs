@@ -170,7 +170,8 @@ fn check_memory(config: &StackConfig, batch: usize, seq: usize) -> Result<()> {
     let weights: f64 = config.blocks.iter().map(weights).sum();
     let width = config.blocks.first().map_or(0, BlockConfig::d_model);
     let input = batch as f64 * seq as f64 * width as f64;
-    let bytes = 4.0 * (weights + input);
+    // The input is drawn in f64.
+    let bytes = 4.0 * (weights + 3.0 * input);
     // The system refuses at once what is more than all its memory.
     let fits =
         bytes < isize::MAX as f64 && Vec::<u8>::new().try_reserve_exact(bytes as usize).is_ok();

@@ -6,13 +6,14 @@ mod key_sums;
 mod sums;
 mod tile;
 
+use crate::cpu::Cpu;
 use crate::memory::{Recycled, lend, scratch::scratch};
 use crate::products::{Epilogue, Plain, View, multiply_views};
+use crate::rows::{activation::ActivationFunction, softmax::Normalizer};
 use crate::threads::{Shared, parallel};
 use crate::vectors::{Slice, SliceMut, Stored};
-use crate::{cpu::Cpu, rows::activation::ActivationFunction};
 
-use self::tile::{Tile, queries_per_tile};
+use self::tile::{ROWS, Tile, queries_per_tile};
 use super::{AttentionGradients, BiasLayout, Differentiable};
 
 scratch! {
@@ -25,7 +26,7 @@ impl Differentiable<'_> {
     pub fn scratch_bytes(&self, cpu: Cpu) -> usize {
         let (query, keys) = (self.query, self.key.seq);
         let group = query.heads / self.key.heads.max(1);
-        let each = queries_per_tile(group);
+        let each = queries_per_tile(ROWS, group);
         let rows = group * each.min(query.seq);
         let key_value = self.key.head_dim + self.value.head_dim;
         let tile = rows * (query.head_dim + 3 * keys + self.value.head_dim);
@@ -110,27 +111,33 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         if y.is_empty() || value.seq == 0 {
             return y.fill(T::ZERO);
         }
-        let n_tiles = self.n_tiles();
+        let each = self.queries_at_once();
+        let n_tiles = query.seq.div_ceil(each);
         let to = Shared::new(y);
         parallel::for_tasks(self.threads(cpu), batch * value.heads * n_tiles, |task| {
             // A causal sequence's last queries see the most keys, and take the longest. They come first.
             let (head, index) = (task / n_tiles, n_tiles - 1 - task % n_tiles);
-            let tile = self.tile((head / value.heads, head % value.heads), index);
-            let n = self.n_rows(&tile) * value.head_dim;
-            lend(TILE, self.memory_for(&tile) + n, |memory| {
-                let mut memory = self.divided(&tile, memory);
-                if tile.keys.is_empty() {
-                    memory.rest[..n].fill(T::ZERO);
-                } else {
-                    self.probabilities(cpu, &tile, &mut memory);
-                    self.drop(&tile, memory.p);
-                    let values = value.positions((tile.sequence, tile.head), tile.keys.clone());
-                    let p = rows(memory.p, tile.keys.len());
-                    multiply(cpu, p, values, &mut memory.rest[..n]);
+            let tile = self.tile((head / value.heads, head % value.heads), index, each);
+            let n_rows = self.n_rows(&tile);
+            let n = n_rows * value.head_dim;
+            let parts = self.parts(&tile);
+            let most = parts.iter().map(|part| self.memory_for(part)).max();
+            lend(TILE, 2 * n + most.unwrap_or(0), |memory| {
+                let (y, memory) = memory.split_at_mut(n);
+                y.fill(T::ZERO);
+                let mut all = vec![Normalizer::<T>::NONE; n_rows];
+                for part in &parts {
+                    let mut memory = self.divided(part, memory);
+                    let mut of_part = vec![Normalizer::NONE; n_rows];
+                    self.probabilities(cpu, part, &mut memory, Some(&mut of_part));
+                    self.drop(part, memory.p);
+                    let values = value.positions((part.sequence, part.head), part.keys.clone());
+                    let result = &mut memory.rest[..n];
+                    multiply(cpu, rows(memory.p, part.keys.len()), values, result);
+                    Self::join((y, &mut all), (result, &of_part));
                 }
-                let width = value.head_dim;
                 // SAFETY: no two tiles share a query in a head.
-                unsafe { self.write_rows(&tile, &memory.rest[..n], width, &to) };
+                unsafe { self.write_rows(&tile, y, value.head_dim, &to) };
             });
         });
     }

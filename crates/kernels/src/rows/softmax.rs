@@ -29,6 +29,37 @@ impl VisibleElements<'_> {
     }
 }
 
+/// Values for each row that a softmax reads or writes beside its elements.
+pub(crate) struct PerRow<'a, T: Element> {
+    /// One additional element, which is always visible. It is replaced by its softmax.
+    pub sinks: Option<&'a mut [T]>,
+    /// Written: the rows' normalizers, by which parts of longer rows are joined.
+    pub normalizers: Option<&'a mut [Normalizer<T::Acc>]>,
+}
+
+impl<T: Element> PerRow<'_, T> {
+    pub const NOTHING: Self = Self {
+        sinks: None,
+        normalizers: None,
+    };
+}
+
+/// A row's normalizer: `Σ exp(x) = total · exp(largest)`, with a sink's element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Normalizer<T> {
+    pub largest: T,
+    /// 0 if the row has no visible finite element.
+    pub total: T,
+}
+
+impl<T: Element> Normalizer<T> {
+    /// The normalizer of no elements.
+    pub const NONE: Self = Self {
+        largest: T::ZERO,
+        total: T::ZERO,
+    };
+}
+
 /// Writes the softmax of each row in `x`, with `width` elements, to `y`. Both have one type.
 ///
 /// # Panics
@@ -38,7 +69,7 @@ pub fn softmax(cpu: Cpu, x: Slice, y: SliceMut, width: usize) {
         let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
         assert_eq!(x.len(), y.len());
         cpu.for_rows(y, width, |start, y| {
-            forward_here(cpu.isa, &x[start..][..y.len()], y, width, None, |_| VisibleElements::all(0..width));
+            forward_here(cpu.isa, &x[start..][..y.len()], y, width, PerRow::NOTHING, |_| VisibleElements::all(0..width));
         });
     });
 }
@@ -58,14 +89,13 @@ pub fn gradient(cpu: Cpu, y: Slice, dy: Slice, dx: SliceMut, width: usize) {
 }
 
 /// Writes the softmax of each row in `x`, with `width` elements, to `y`, on the calling thread. `seen(i)` applies to
-/// row `i`. If given, `sinks` holds one additional element per row, which is always visible. It is replaced by its
-/// softmax.
+/// row `i`.
 pub(crate) fn forward_here<'a, T: Element>(
     isa: Isa,
     x: &[T],
     y: &mut [T],
     width: usize,
-    mut sinks: Option<&mut [T]>,
+    mut per_row: PerRow<T>,
     seen: impl Fn(usize) -> VisibleElements<'a>,
 ) {
     assert_eq!(x.len(), y.len());
@@ -75,12 +105,16 @@ pub(crate) fn forward_here<'a, T: Element>(
         .zip(y.chunks_exact_mut(width.max(1)));
     for (index, (x, y)) in rows.enumerate() {
         let seen = seen(index);
+        let PerRow { sinks, normalizers } = &mut per_row;
+        let sink = sinks.as_mut().map(|sinks| &mut sinks[index]);
+        let normalizer = normalizers.as_mut().map(|all| &mut all[index]);
         isa.enter(ForwardTask {
             x,
             y,
             seen: &seen,
             scratch: &mut scratch,
-            sink: sinks.as_deref_mut().map(|sinks| &mut sinks[index]),
+            sink,
+            normalizer,
         });
     }
 }
@@ -117,12 +151,16 @@ struct ForwardTask<'a, T: Element> {
     seen: &'a VisibleElements<'a>,
     scratch: &'a mut [T::Acc],
     sink: Option<&'a mut T>,
+    normalizer: Option<&'a mut Normalizer<T::Acc>>,
 }
 
 impl<T: Element> LevelTask for ForwardTask<'_, T> {
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
-        row(self.x, self.y, self.seen, self.scratch, self.sink);
+        let normalizer = row(self.x, self.y, self.seen, self.scratch, self.sink);
+        if let Some(to) = self.normalizer {
+            *to = normalizer;
+        }
     }
 }
 
@@ -173,7 +211,7 @@ fn row<T: Element>(
     seen: &VisibleElements,
     scratch: &mut [T::Acc],
     sink: Option<&mut T>,
-) {
+) -> Normalizer<T::Acc> {
     let unseen = T::Acc::of(f64::NEG_INFINITY);
     let end = seen.range.end.min(x.len());
     let start = seen.range.start.min(end);
@@ -232,6 +270,10 @@ fn row<T: Element>(
         for (y, &keep) in y[start..end].iter_mut().zip(&keep[start..end]) {
             *y = if keep == 0 { T::ZERO } else { *y };
         }
+    }
+    Normalizer {
+        largest: shift,
+        total,
     }
 }
 

@@ -67,7 +67,8 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
             value: Shared::new(dv),
             sums: SharedGradients { biases, sinks },
         };
-        let n_parts = self.n_tiles().div_ceil(TILES_PER_PART);
+        let n_tiles = query.seq.div_ceil(self.queries_per_tile());
+        let n_parts = n_tiles.div_ceil(TILES_PER_PART);
         let n_heads = batch * key.heads;
         let in_order = || Mutex::new(InOrder::default());
         let of_heads: Vec<Mutex<InOrder<T>>> = (0..n_heads).map(|_| in_order()).collect();
@@ -118,8 +119,9 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         backward: &Backward<T>,
     ) -> KeyGradients<T> {
         let first = part * TILES_PER_PART;
-        let tiles = first..(first + TILES_PER_PART).min(self.n_tiles());
-        let tiles: Vec<Tile> = tiles.map(|index| self.tile(at, index)).collect();
+        let each = self.queries_per_tile();
+        let tiles = first..(first + TILES_PER_PART).min(self.of.query.seq.div_ceil(each));
+        let tiles: Vec<Tile> = tiles.map(|index| self.tile(at, index, each)).collect();
         let dims = [self.of.key.head_dim, self.of.value.head_dim];
         let mut gradients = KeyGradients::zeros(&tiles, dims);
         for tile in tiles.iter().filter(|tile| !tile.keys.is_empty()) {
@@ -145,7 +147,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         let rest = n * (n_keys + value.head_dim) + n.max(n_keys) * widest;
         lend(TILE, self.memory_for(tile) + rest, |memory| {
             let mut memory = self.divided(tile, memory);
-            let mut sinks = self.probabilities(cpu, tile, &mut memory);
+            let mut sinks = self.probabilities(cpu, tile, &mut memory, None);
             let (p, ds) = (&*memory.p, memory.scores);
             let (dp, rest) = memory.rest.split_at_mut(n * n_keys);
             let (dy, product) = rest.split_at_mut(n * value.head_dim);

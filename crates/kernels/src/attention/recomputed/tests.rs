@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::tile::{BLOCK, LONG};
 use super::*;
 use crate::attention::{BiasLayout, Dropped, HeadRows, ScoreBias};
 use crate::reference::{self, alone, normal, on};
@@ -120,6 +121,41 @@ fn cases() -> Vec<Case> {
             dropout: true,
             sinks: true,
             bias: Some((BiasLayout::by_distance(300, 310), 4 * (300 + 310 - 1))),
+            ..PLAIN
+        },
+        // Several blocks of keys.
+        Case {
+            seq: [20, 2 * BLOCK + 100],
+            keep: true,
+            dropout: true,
+            soft_cap: Some(3.0),
+            bias: Some((
+                BiasLayout::by_distance(20, 2 * BLOCK + 100),
+                4 * (20 + 2 * BLOCK + 99),
+            )),
+            ..PLAIN
+        },
+        Case {
+            batch: 1,
+            seq: [2 * BLOCK + 5; 2],
+            heads: [2, 1],
+            window: Some(BLOCK / 2),
+            ..PLAIN
+        },
+        Case {
+            batch: 1,
+            seq: [9, BLOCK + 9],
+            sinks: true,
+            window: CAUSAL,
+            ..PLAIN
+        },
+        // The tiles of a long sequence.
+        Case {
+            batch: 1,
+            seq: [LONG + 1; 2],
+            heads: [1, 1],
+            dims: [2, 1],
+            window: Some(3),
             ..PLAIN
         },
     ]
@@ -313,6 +349,8 @@ fn results_equal_sums_written_out() {
 fn gradients_equal_finite_differences() {
     let step = 1e-5;
     for case in cases() {
+        // Each place takes two passes.
+        let places = if case.seq[0] > BLOCK { 4 } else { 40 };
         let operands = case.operands();
         let dy = normal(case.exact(&operands).len(), 0.1, 1.0, 5);
         let gradients = case.backward(alone(), &operands.0, &dy);
@@ -322,7 +360,7 @@ fn gradients_equal_finite_differences() {
         };
         for (of, gradient) in gradients.iter().enumerate() {
             let n = gradient.len();
-            for at in (0..n).step_by(n.div_ceil(40).max(1)) {
+            for at in (0..n).step_by(n.div_ceil(places).max(1)) {
                 let place = match of {
                     3 | 4 => at,
                     _ => at / case.width(of) * case.stride(of) + 2 + at % case.width(of),
@@ -358,5 +396,46 @@ fn neither_threads_nor_the_rest_of_the_batch_change_a_bit() {
             assert_eq!(case.forward(cpu, &single), y);
             assert_eq!(case.backward(cpu, &single, &dy), alone, "{case:?}");
         }
+    }
+}
+
+/// Otherwise a token would depend on whether a cache holds the tokens before it.
+#[test]
+fn a_query_has_the_same_bits_in_any_tile() {
+    let n = LONG + 10;
+    let case = Case {
+        batch: 1,
+        seq: [n, n],
+        heads: [2, 1],
+        window: CAUSAL,
+        ..PLAIN
+    };
+    let single: [Vec<f32>; 5] = case
+        .operands()
+        .0
+        .map(|x| x.iter().map(|&x| x as f32).collect());
+    let all = case.forward(on(crate::Isa::best(), 2), &single);
+    let width = case.heads[0] * case.dims[1];
+    for query in [0, 1, BLOCK - 1, BLOCK, BLOCK + 130, 3 * BLOCK - 1, n - 1] {
+        let own = Case {
+            seq: [1, query + 1],
+            ..case.clone()
+        };
+        let rows = |of: usize, rows: Range<usize>| {
+            let stride = case.stride(of);
+            single[of][rows.start * stride..rows.end * stride].to_vec()
+        };
+        let operands = [
+            rows(0, query..query + 1),
+            rows(1, 0..query + 1),
+            rows(2, 0..query + 1),
+            Vec::new(),
+            Vec::new(),
+        ];
+        assert_eq!(
+            own.forward(alone(), &operands),
+            all[query * width..(query + 1) * width],
+            "query {query}"
+        );
     }
 }

@@ -10,11 +10,21 @@ use crate::attention::{BiasLayout, Dropped, HeadRows};
 use crate::cpu::Cpu;
 use crate::memory::Recycled;
 use crate::products::Plain;
-use crate::rows::softmax::{VisibleElements, forward_here};
+use crate::rows::softmax::{Normalizer, PerRow, VisibleElements, forward_here};
 use crate::vectors::Stored;
 
 /// The rows in a tile, a query in one head each. More if more heads share a key/value head.
-const ROWS: usize = 128;
+pub(super) const ROWS: usize = 128;
+
+/// The rows in a forward tile of a long sequence.
+pub(super) const LONG_ROWS: usize = 256;
+
+/// The queries in a long sequence, at least.
+pub(super) const LONG: usize = 4096;
+
+/// The keys in a block: the scores of a tile for one block stay in the second-level cache. Blocks begin at multiples of
+/// this, so that a row's sums do not depend on the other rows in its tile.
+pub(super) const BLOCK: usize = 1024;
 
 /// Some queries in the heads that share a key/value head, with the keys visible to them.
 #[derive(Clone, Debug)]
@@ -38,24 +48,30 @@ pub(super) struct TileMemory<'a, T> {
     pub rest: &'a mut [T],
 }
 
-/// Returns how many queries a tile has, if `group` heads share a key head.
-pub(super) fn queries_per_tile(group: usize) -> usize {
-    (ROWS / group).max(1)
+/// Returns how many queries a tile with `rows` rows has, if `group` heads share a key head.
+pub(super) fn queries_per_tile(rows: usize, group: usize) -> usize {
+    (rows / group).max(1)
 }
 
 impl<T: Plain + Recycled + Stored> Typed<'_, T> {
-    fn queries_per_tile(&self) -> usize {
-        queries_per_tile(self.group())
+    /// Returns how many queries a tile of the forward pass has. A tile reads all keys, so that long sequences take
+    /// larger ones.
+    pub(super) fn queries_at_once(&self) -> usize {
+        let rows = match self.of.query.seq {
+            ..LONG => ROWS,
+            _ => LONG_ROWS,
+        };
+        queries_per_tile(rows, self.group())
     }
 
-    /// Returns how many tiles a key/value head has in a sequence.
-    pub(super) fn n_tiles(&self) -> usize {
-        self.of.query.seq.div_ceil(self.queries_per_tile())
+    /// Returns how many queries a tile of the backward pass has.
+    pub(super) fn queries_per_tile(&self) -> usize {
+        queries_per_tile(ROWS, self.group())
     }
 
-    /// Returns a tile.
-    pub(super) fn tile(&self, (sequence, head): (usize, usize), index: usize) -> Tile {
-        let (of, n) = (self.of, self.queries_per_tile());
+    /// Returns a tile of `n` queries, or of fewer at the end.
+    pub(super) fn tile(&self, (sequence, head): (usize, usize), index: usize, n: usize) -> Tile {
+        let of = self.of;
         let queries = index * n..((index + 1) * n).min(of.query.seq);
         let mut keys = smallest_range(queries.clone().map(|query| (of.reach)(query)));
         keys.end = keys.end.min(of.key.seq);
@@ -127,12 +143,13 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
     }
 
     /// Writes the scaled queries, and the probabilities before dropout. Returns the sinks' probabilities, one per
-    /// row.
+    /// row. If given, `normalizers` are written.
     pub(super) fn probabilities(
         &self,
         cpu: Cpu,
         tile: &Tile,
         memory: &mut TileMemory<T>,
+        normalizers: Option<&mut [Normalizer<T>]>,
     ) -> Option<Vec<T>> {
         self.stack(self.of.query, tile, T::of(self.of.scale), memory.queries);
         self.products(cpu, tile, memory.queries, memory.scores);
@@ -164,7 +181,11 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
                 .flat_map(|&sink| repeat_n(sink, tile.queries.len()));
             row_sinks.collect::<Vec<T>>()
         });
-        forward_here(cpu.isa, scores, memory.p, n, sinks.as_deref_mut(), |row| {
+        let beside = PerRow {
+            sinks: sinks.as_deref_mut(),
+            normalizers,
+        };
+        forward_here(cpu.isa, scores, memory.p, n, beside, |row| {
             let seen = (self.of.reach)(self.of_row(tile, row).1);
             let within = |key: usize| key.clamp(tile.keys.start, tile.keys.end) - tile.keys.start;
             VisibleElements {
@@ -173,6 +194,50 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
             }
         });
         sinks
+    }
+
+    /// Returns the parts of a tile whose keys lie in one block each. With sinks, all keys are one part, because a sink
+    /// belongs to one softmax.
+    pub(super) fn parts(&self, tile: &Tile) -> Vec<Tile> {
+        let blocks = match self.of.sinks {
+            _ if tile.keys.is_empty() => 0..0,
+            Some(_) => return vec![tile.clone()],
+            None => tile.keys.start / BLOCK..tile.keys.end.div_ceil(BLOCK),
+        };
+        let part = |block: usize| Tile {
+            keys: (block * BLOCK).max(tile.keys.start)..((block + 1) * BLOCK).min(tile.keys.end),
+            ..tile.clone()
+        };
+        blocks.map(part).collect()
+    }
+
+    /// Adds a part's result, `[rows, width]` each, to that of the parts before it. Each result is normalized by its own
+    /// part. A row that only one part sees has that part's bits.
+    pub(super) fn join(
+        (y, all): (&mut [T], &mut [Normalizer<T>]),
+        (part, of_part): (&[T], &[Normalizer<T>]),
+    ) {
+        let width = y.len() / all.len().max(1);
+        let rows = y.chunks_exact_mut(width).zip(part.chunks_exact(width));
+        for ((y, part), (all, of_part)) in rows.zip(all.iter_mut().zip(of_part)) {
+            if of_part.total == T::ZERO {
+                continue;
+            }
+            if all.total == T::ZERO {
+                y.copy_from_slice(part);
+                *all = *of_part;
+                continue;
+            }
+            let largest = all.largest.at_least(of_part.largest);
+            let before = all.total * (all.largest - largest).exp();
+            let new = of_part.total * (of_part.largest - largest).exp();
+            let total = before + new;
+            let shares = [before / total, new / total];
+            for (y, &part) in y.iter_mut().zip(part) {
+                *y = *y * shares[0] + part * shares[1];
+            }
+            *all = Normalizer { largest, total };
+        }
     }
 
     /// Writes the products of queries and keys, capped.

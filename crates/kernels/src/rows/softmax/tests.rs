@@ -15,7 +15,7 @@ fn softmax_of<'a, T: Element>(
     seen: impl Fn(usize) -> VisibleElements<'a> + Send + Sync,
 ) -> Vec<T> {
     let mut y = vec![T::narrow(T::Acc::of(9.0)); x.len()];
-    forward_here(Isa::best(), x, &mut y, width, None, seen);
+    forward_here(Isa::best(), x, &mut y, width, PerRow::NOTHING, seen);
     y
 }
 
