@@ -36,9 +36,9 @@ impl Differentiable<'_> {
             Slice::F64(_) => size_of::<f64>(),
             _ => size_of::<f32>(),
         };
-        // A part waits until those before it are added.
+        // A part waits until those before it are added. One more thread may hold what it took in an earlier call.
         let sums = 4 * keys * key_value;
-        cpu.threads.min(tiles) * (tile + products + sums) * size
+        (cpu.threads.min(tiles) + 1) * (tile + products + sums) * size
     }
 
     /// Writes the result, `[batch · queries, n_heads · head_dim of the values]`. A query that sees no key gives

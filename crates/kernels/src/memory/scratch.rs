@@ -108,6 +108,8 @@ impl<T: Pod> Aligned<T> {
         let n_lines = (len * size_of::<T>()).div_ceil(LINE);
         let bytes = n_lines * LINE;
         if self.memory.lines().len() < n_lines {
+            // Its contents are not needed, so it need not last until the new memory is there.
+            self.memory = Allocation::Lines(Vec::new());
             let piece = match &self.pages {
                 Some(pages) => pages.take(bytes),
                 None if bytes >= LARGE_PAGES_FROM => LargePages::default().take(bytes),
