@@ -3,6 +3,7 @@
 use candle_core::{Device, Result, Tensor, bail};
 
 pub(in crate::layers) mod cached_rows;
+mod computed;
 mod encoder;
 mod latents;
 mod layer;

@@ -5,6 +5,7 @@ use candle_blocks_kernels::memory::LargePages;
 use candle_core::Result;
 use half::bf16;
 
+use super::computed::Computed;
 use super::latents::LatentRows;
 use super::shape::{CacheShape, Cached, misfit};
 use super::{different_stacks, reordered};
@@ -15,10 +16,8 @@ use crate::layers::packed::padding_seen;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Panels {
     keys: Option<CachedKeys>,
-    /// The number of positions that the layer has computed. A sequence lacks those of the padding before it.
-    computed: usize,
-    /// The first position whose query needs none of the rows that a window has dropped.
-    first_complete: usize,
+    /// A sequence lacks the positions of the padding before it.
+    computed: Computed,
     /// Pages for the keys and values of all layers. A step reads one layer after the other.
     pages: LargePages,
 }
@@ -52,7 +51,7 @@ impl Panels {
 
     /// Removes all positions and keeps the allocated memory.
     pub fn reset(&mut self) {
-        (self.first_complete, self.computed) = (0, 0);
+        self.computed = Computed::default();
         match &mut self.keys {
             Some(CachedKeys::Panels(panels)) => panels.iter_mut().for_each(KeyValuePanels::reset),
             Some(CachedKeys::Latents(latents)) => latents.truncate(&[]),
@@ -90,9 +89,7 @@ impl Panels {
             (None, None) => {}
             _ => return different_stacks(),
         }
-        self.computed = (self.computed + paddings[0]).max(other.computed + paddings[1]);
-        let own = self.first_complete + paddings[0];
-        self.first_complete = own.max(other.first_complete + paddings[1]);
+        self.computed.join(other.computed, paddings);
         Ok(())
     }
 
@@ -102,13 +99,13 @@ impl Panels {
             Some(CachedKeys::Panels(panels)) => panels.iter().any(|of| of.positions().start > 0),
             _ => false,
         };
-        has_dropped && seen < self.first_complete
+        has_dropped && seen < self.computed.first_complete
     }
 
     /// Removes all but the first `seen` positions, also if a window has dropped some of these. Of these, each sequence
     /// has as many as `of_sequences` says.
     pub fn truncate(&mut self, seen: usize, of_sequences: &[usize]) {
-        self.computed = self.computed.min(seen);
+        self.computed.truncate(seen);
         match &mut self.keys {
             Some(CachedKeys::Panels(panels)) => {
                 for (i, panels) in panels.iter_mut().enumerate() {
@@ -123,7 +120,7 @@ impl Panels {
     /// # Errors
     /// If the cached keys have another shape.
     pub fn check(&self, own: Cached) -> Result<()> {
-        let keys = self.keys.as_ref().filter(|_| self.computed > 0);
+        let keys = self.keys.as_ref().filter(|_| self.computed.positions > 0);
         match keys.and_then(CachedKeys::cached) {
             Some(theirs) if theirs != own => Err(misfit(theirs, own)),
             _ => Ok(()),
@@ -176,19 +173,19 @@ impl Panels {
                 let padding = origins.map_or(0, |origins| padding_seen(origins[i]));
                 panels.drop_before((seen - padding).saturating_sub(window - 1));
             }
-            self.first_complete = seen;
+            self.computed.first_complete = seen;
         }
         panels
     }
 
     /// Sets the number of positions that the layer has computed.
     pub fn computed(&mut self, positions: usize) {
-        self.computed = positions;
+        self.computed.positions = positions;
     }
 
     /// Returns the number of positions that the layer has computed.
     pub fn end(&self) -> usize {
-        self.computed
+        self.computed.positions
     }
 }
 

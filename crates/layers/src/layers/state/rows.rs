@@ -3,6 +3,7 @@
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::cached_rows::CachedRows;
+use super::computed::Computed;
 use super::different_stacks;
 
 /// The keys and values of one attention, `[batch, kept, n_kv_heads · head_dim]`. For latent attention, the latents
@@ -11,10 +12,7 @@ use super::different_stacks;
 pub(crate) struct Rows {
     n_kv_heads: usize,
     rows: Option<CachedRows>,
-    /// How many positions were appended so far, with dropped ones.
-    appended: usize,
-    /// The first position whose query needs none of the rows that a window has dropped.
-    first_complete: usize,
+    computed: Computed,
 }
 
 impl Rows {
@@ -49,13 +47,13 @@ impl Rows {
                 }
                 let keep = window.map_or(rows.len(), |w| rows.len().min(w - 1));
                 if window.is_some() {
-                    self.first_complete = self.appended;
+                    self.computed.first_complete = self.computed.positions;
                 }
                 rows.append([key, value], keep)?;
                 rows
             }
         };
-        self.appended += key.dim(1)?;
+        self.computed.positions += key.dim(1)?;
         self.n_kv_heads = n_kv_heads;
         rows.views()
     }
@@ -68,16 +66,18 @@ impl Rows {
     /// Returns true if a window has dropped positions that are needed again after the first `seen` positions.
     pub fn lacks(&self, seen: usize) -> bool {
         let n_cached = self.rows.as_ref().map_or(0, CachedRows::len);
-        n_cached < self.appended && seen < self.first_complete
+        n_cached < self.computed.positions && seen < self.computed.first_complete
     }
 
     /// Removes the positions from `seen` on.
     pub fn truncate(&mut self, seen: usize) {
         match &mut self.rows {
-            Some(rows) if seen > 0 => rows.forget_last(self.appended.saturating_sub(seen)),
+            Some(rows) if seen > 0 => {
+                rows.forget_last(self.computed.positions.saturating_sub(seen))
+            }
             _ => self.rows = None,
         }
-        self.appended = self.appended.min(seen);
+        self.computed.truncate(seen);
     }
 
     /// Appends another batch's sequences. `paddings` are the positions that each batch gets as padding before its own.
@@ -93,9 +93,7 @@ impl Rows {
             (None, None) => {}
             _ => return different_stacks(),
         }
-        self.appended = (self.appended + paddings[0]).max(other.appended + paddings[1]);
-        let own = self.first_complete + paddings[0];
-        self.first_complete = own.max(other.first_complete + paddings[1]);
+        self.computed.join(other.computed, paddings);
         Ok(())
     }
 
