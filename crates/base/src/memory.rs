@@ -27,13 +27,7 @@ pub fn check_packing(n_bytes: usize) -> Result<()> {
 
 /// [`check_next`] for `n_bytes` that a pass allocates, and its small allocations, which cannot fail.
 pub fn check_pass(n_bytes: usize) -> Result<()> {
-    /// Too few bytes to ask the system.
-    const SMALL: usize = 1 << 20;
-    const BESIDE: usize = 8 << 20;
-    match n_bytes {
-        ..SMALL => Ok(()),
-        _ => check_next(n_bytes.saturating_add(BESIDE)),
-    }
+    check_next(memory::tried_in_a_pass(n_bytes))
 }
 
 /// # Errors

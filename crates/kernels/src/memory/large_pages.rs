@@ -165,6 +165,17 @@ impl Mapping {
     }
 }
 
+/// Returns how many bytes must be there before a pass allocates `bytes`: also some for small allocations, which cannot
+/// fail. 0 if the allocation is small itself, and the system need not be tried.
+pub fn tried_in_a_pass(bytes: usize) -> usize {
+    const SMALL: usize = 1 << 20;
+    const BESIDE: usize = 8 << 20;
+    match bytes {
+        ..SMALL => 0,
+        _ => bytes.saturating_add(BESIDE),
+    }
+}
+
 /// Returns whether the system or the allocator would provide this many bytes now. None are kept. Asks the system
 /// first, because an allocator may change its strategy when large memory is returned to it.
 pub fn is_there(bytes: usize) -> bool {

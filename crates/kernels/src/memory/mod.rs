@@ -4,6 +4,6 @@ pub(crate) mod large_pages;
 pub(crate) mod recycled;
 pub(crate) mod scratch;
 
-pub use large_pages::{LargePages, is_there};
+pub use large_pages::{LargePages, is_there, tried_in_a_pass};
 pub use recycled::{Buffer, Keeper, Recycled, give_back};
 pub use scratch::{Aligned, Scratch, lend};

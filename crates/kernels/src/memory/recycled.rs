@@ -9,7 +9,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::large_pages::is_there;
+use super::large_pages::{is_there, tried_in_a_pass};
 use crate::vectors::Element;
 
 /// An element type whose buffers are kept.
@@ -112,13 +112,6 @@ impl<T: Element> Pool<T> {
     }
 }
 
-/// Returns whether the system would give this many bytes, and some more: a thread's small allocations cannot fail.
-fn can_allocate(bytes: usize) -> bool {
-    const SMALL: usize = 1 << 20;
-    const BESIDE: usize = 8 << 20;
-    bytes < SMALL || is_there(bytes.saturating_add(BESIDE))
-}
-
 /// Keeps freed buffers while it lives.
 #[derive(Debug)]
 pub struct Keeper(());
@@ -140,7 +133,7 @@ impl<T: Recycled> Buffer<T> {
     pub fn allocated(len: usize) -> Option<Self> {
         Self::known(len).or_else(|| {
             let bytes = len.saturating_mul(size_of::<T>());
-            can_allocate(bytes).then(|| Self::cleared(len))
+            is_there(tried_in_a_pass(bytes)).then(|| Self::cleared(len))
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use candle_blocks_kernels::memory::{Buffer, Recycled};
+use candle_blocks_kernels::memory::{Buffer, Recycled, tried_in_a_pass};
 use candle_blocks_kernels::{Slice, SliceMut};
 use candle_core::{CpuStorage, DType, Device, Result, Shape, Tensor, bail};
 use half::{bf16, f16};
@@ -58,8 +58,8 @@ pub fn widened(numbers: Slice) -> Vec<f64> {
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) if the system would not give the memory.
 pub fn allocated<T: Recycled>(len: usize) -> Result<Buffer<T>> {
-    let refused = || memory::refused(Path::new(""), len.saturating_mul(size_of::<T>()));
-    Buffer::allocated(len).ok_or_else(|| refused().into())
+    let bytes = tried_in_a_pass(len.saturating_mul(size_of::<T>()));
+    Buffer::allocated(len).ok_or_else(|| memory::refused(Path::new(""), bytes).into())
 }
 
 /// An owned buffer in any float type.
