@@ -5,6 +5,7 @@ use candle_blocks::config::{RotaryScaling, TemperatureBy};
 use candle_blocks::generate::{CausalDecoder, Generation, GenerationOptions};
 use candle_blocks::model::{Model, ModelCache, ModelInput};
 use candle_blocks::{Checkpoint, Position, Precision, Weights};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use crate::cpu_only::cpu_only;
 use crate::decoder_prompts::decoder_prompts;
@@ -27,19 +28,6 @@ struct Visit {
     prompt: Vec<u32>,
     joins: usize,
     leaves: usize,
-}
-
-/// Random choices.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
-    }
 }
 
 /// Continues prompts greedily, each from the step at which it joins. The first visits join before the first step.
@@ -184,20 +172,20 @@ fn assert_compared(compared: &[usize]) {
 #[test]
 fn sequences_that_join_and_leave_have_the_bits_that_they_have_alone() {
     cpu_only("the precisions of packed layers are the CPU's");
-    let mut draw = Draw(0);
+    let mut rng = StdRng::seed_from_u64(0);
     let compared = for_decoders(
         |_| false,
         |model, longest, what| {
             let mut joins = 0;
             let visit = |i: usize| {
                 // Lengths differ by odd and by even numbers.
-                let n = (longest.len() - draw.below(4).min(longest.len() - 1)).max(1);
+                let n = (longest.len() - rng.random_range(0..4).min(longest.len() - 1)).max(1);
                 let rotated = longest.iter().cycle().skip(i);
-                joins += if i < 2 { 0 } else { draw.below(4) };
+                joins += if i < 2 { 0 } else { rng.random_range(0..4) };
                 Visit {
                     prompt: rotated.take(n).copied().collect(),
                     joins,
-                    leaves: joins + draw.below(2 * N_NEW),
+                    leaves: joins + rng.random_range(0..2 * N_NEW),
                 }
             };
             let visits: Vec<Visit> = (0..5).map(visit).collect();
@@ -269,7 +257,7 @@ impl<'m> Batch<'m> {
 #[test]
 fn forked_joined_and_rewound_sequences_have_the_bits_that_they_have_alone() {
     cpu_only("the precisions of packed layers are the CPU's");
-    let mut draw = Draw(1);
+    let mut rng = StdRng::seed_from_u64(1);
     let compared = for_decoders(counts_keys_of_the_call, |model, longest, what| {
         let longest = &longest[..longest.len().min(6)];
         let mut batch = Batch::of(model, longest);
@@ -277,9 +265,11 @@ fn forked_joined_and_rewound_sequences_have_the_bits_that_they_have_alone() {
         for _ in 0..6 {
             let n = batch.sequences.len();
             let room = longest.len() + 4;
-            match draw.below(4) {
+            match rng.random_range(0..4) {
                 0 => {
-                    let taken: Vec<usize> = (0..1 + draw.below(3)).map(|_| draw.below(n)).collect();
+                    let taken: Vec<usize> = (0..1 + rng.random_range(0..3))
+                        .map(|_| rng.random_range(0..n))
+                        .collect();
                     batch.cache = batch.cache.fork(&taken).unwrap();
                     batch.sequences = taken
                         .iter()
@@ -288,7 +278,7 @@ fn forked_joined_and_rewound_sequences_have_the_bits_that_they_have_alone() {
                     done.push(format!("fork {taken:?}"));
                 }
                 1 if n < 4 => {
-                    let tokens = &longest[..1 + draw.below(longest.len())];
+                    let tokens = &longest[..1 + rng.random_range(0..longest.len())];
                     let other = Batch::of(model, tokens);
                     batch.cache.join(&other.cache).unwrap();
                     batch.sequences.extend(other.sequences);
@@ -296,7 +286,7 @@ fn forked_joined_and_rewound_sequences_have_the_bits_that_they_have_alone() {
                 }
                 2 => {
                     let shortest = batch.sequences.iter().map(Vec::len).min().unwrap();
-                    let back = draw.below(shortest.min(3));
+                    let back = rng.random_range(0..shortest.min(3));
                     let to = batch.cache.seen() - back;
                     let reached = batch.cache.rewind(to);
                     done.push(format!("rewind by {back}: {reached} of {to}"));
@@ -312,11 +302,11 @@ fn forked_joined_and_rewound_sequences_have_the_bits_that_they_have_alone() {
                     }
                 }
                 _ if batch.sequences.iter().all(|of| of.len() < room) => {
-                    let n_new = 1 + draw.below(2);
+                    let n_new = 1 + rng.random_range(0..2);
                     let new: Vec<Vec<u32>> = (0..n)
                         .map(|_| {
                             (0..n_new)
-                                .map(|_| longest[draw.below(longest.len())])
+                                .map(|_| longest[rng.random_range(0..longest.len())])
                                 .collect()
                         })
                         .collect();

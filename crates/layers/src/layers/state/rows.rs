@@ -13,6 +13,8 @@ pub(crate) struct Rows {
     n_kv_heads: usize,
     rows: Option<CachedRows>,
     computed: Computed,
+    /// A window has dropped rows of some sequence.
+    has_dropped: bool,
 }
 
 impl Rows {
@@ -49,6 +51,7 @@ impl Rows {
                 if window.is_some() {
                     self.computed.first_complete = self.computed.positions;
                 }
+                self.has_dropped |= keep < rows.len();
                 rows.append([key, value], keep)?;
                 rows
             }
@@ -65,8 +68,7 @@ impl Rows {
 
     /// Returns true if a window has dropped positions that are needed again after the first `seen` positions.
     pub fn lacks(&self, seen: usize) -> bool {
-        let n_cached = self.rows.as_ref().map_or(0, CachedRows::len);
-        n_cached < self.computed.positions && seen < self.computed.first_complete
+        self.has_dropped && seen < self.computed.first_complete
     }
 
     /// Removes the positions from `seen` on.
@@ -75,7 +77,7 @@ impl Rows {
             Some(rows) if seen > 0 => {
                 rows.forget_last(self.computed.positions.saturating_sub(seen))
             }
-            _ => self.rows = None,
+            _ => (self.rows, self.has_dropped) = (None, false),
         }
         self.computed.truncate(seen);
     }
@@ -94,6 +96,7 @@ impl Rows {
             _ => return different_stacks(),
         }
         self.computed.join(other.computed, paddings);
+        self.has_dropped |= other.has_dropped;
         Ok(())
     }
 
