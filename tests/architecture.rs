@@ -185,6 +185,40 @@ fn one_folder_names_mpi() {
     assert_eq!(found, expected);
 }
 
+/// The documentation's programs are tests of the repository and of the published package, which leaves folders out.
+#[test]
+fn the_documentation_opens_files_of_the_package() {
+    let manifest = fs::read_to_string(package("Cargo.toml")).unwrap();
+    let excluded = manifest.split("exclude = [").nth(1).unwrap();
+    let excluded = excluded.split(']').next().unwrap();
+    let excluded: Vec<&str> = excluded.split('"').skip(1).step_by(2).collect();
+    let mut n_files = 0;
+    for (path, text) in library() {
+        if !path.starts_with("src") {
+            continue; // the other packages have no such files
+        }
+        let documentation = text.lines().filter(|line| {
+            let line = line.trim_start();
+            line.starts_with("///") || line.starts_with("//!")
+        });
+        for literal in documentation.flat_map(|line| line.split('"').skip(1).step_by(2)) {
+            if !literal.starts_with("weights/") && !literal.starts_with("examples/") {
+                continue;
+            }
+            n_files += 1;
+            let is_excluded = |folder: &&str| {
+                let folder = folder.trim_start_matches('/');
+                Path::new(literal).starts_with(folder)
+            };
+            let folder = excluded.iter().copied().find(is_excluded);
+            let place = path.display();
+            assert_eq!(folder, None, "{place} opens {literal}");
+            assert!(package(literal).exists(), "{place} opens {literal}");
+        }
+    }
+    assert!(n_files > 5, "only {n_files} files");
+}
+
 #[test]
 fn the_examples_of_whole_models_fit_on_a_screen() {
     for example in ["chat", "image_classification", "sentence_embeddings"] {

@@ -179,10 +179,10 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
     /// of its sequence. The iterator goes on with it even if all others have ended.
     ///
     /// ```
-    /// # use candle_blocks::{Checkpoint, Weights, candle_core::{DType, Device, Tensor}};
+    /// # use candle_blocks::{CheckpointOptions, Precision, Weights, candle_core::Tensor};
     /// # use candle_blocks::generate::{CausalDecoder, Generation, GenerationOptions};
-    /// # let checkpoint = Checkpoint::open("weights/tiny-gpt-text")?;
-    /// # let model = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu)).model()?;
+    /// # let options = CheckpointOptions::default().family_file("examples/smollm3.json");
+    /// # let model = options.open("weights/like/smollm3")?.load(Weights::Packed(Precision::F32)).model()?;
     /// let options = GenerationOptions::default().with_max_new_tokens(4);
     /// let greedy = |logits: &Tensor| logits.argmax(1)?.to_vec1::<u32>();
     /// let mut batch = Generation::new(CausalDecoder::new(model), &[vec![5, 7, 9]], greedy, options)?;
