@@ -10,16 +10,17 @@ use candle_blocks::{
     AttentionConfig, BlockConfig, CheckpointOptions, ExpertsConfig, FeedForwardConfig, NormConfig,
     NormPlacement, StackConfig,
     checkpoint::scheme::StackPart,
-    config::{ResidualConfig, RoutingConfig},
+    config::{ResidualConfig, RoutingConfig, ShortConvolutionConfig},
 };
 use serde_json::{Value, json};
 
 use crate::{is_published, package::package};
 
 /// The files whose structs and enums are in the table.
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "block.rs",
     "mixer/attention.rs",
+    "mixer/short_convolution.rs",
     "feed_forward.rs",
     "norm.rs",
     "stack.rs",
@@ -97,6 +98,10 @@ fn default_of(name: &str, value: &Value) -> Value {
             (json!(experts), vec!["n_experts", "routing"])
         }
         "RoutingConfig" => (json!(routing()), vec!["top_k"]),
+        "ShortConvolutionConfig" => {
+            let convolution = ShortConvolutionConfig::new(size("d_model"), size("taps"));
+            (json!(convolution), vec!["d_model", "taps"])
+        }
         "NormConfig" => (json!(norm(size("d_model"))), vec!["d_model", "eps"]),
         "ResidualConfig" => (json!(ResidualConfig::default()), vec![]),
         "BlockConfig" => {
@@ -117,6 +122,14 @@ fn default_of(name: &str, value: &Value) -> Value {
         default.retain(|key, _| !sizes.contains(&&key[..]));
     }
     default
+}
+
+/// Returns the key of a block's mixer, and the struct with its settings.
+fn mixer(block: &serde_json::Map<String, Value>) -> (&'static str, &'static str) {
+    match block.contains_key("attention") {
+        true => ("attention", "AttentionConfig"),
+        false => ("short_convolution", "ShortConvolutionConfig"),
+    }
 }
 
 /// Adds the fields and variants that differ from the default.
@@ -146,12 +159,15 @@ fn collect(types: &Types, name: &str, value: &Value, facts: &mut BTreeSet<String
     for (field, of) in members {
         // Two fields are serialized beside the others.
         let (value, of, differs) = match &field[..] {
-            "mixer" => (&object["attention"], "AttentionConfig", true),
+            "mixer" => {
+                let (key, of) = mixer(object);
+                (&object[key], of, true)
+            }
             "own" => {
                 let known = |key: &&String| members.iter().any(|(field, _)| field == *key);
                 let mut own = object
                     .keys()
-                    .filter(|key| !known(key) && *key != "attention");
+                    .filter(|key| !known(key) && *key != mixer(object).0);
                 (&Value::Null, "", own.any(|key| object[key] != default[key]))
             }
             _ => {

@@ -45,6 +45,7 @@ mod packed;
 mod packed_cache;
 mod packed_groups;
 mod random_blocks;
+mod recurrent;
 mod rehearsal_of_all;
 mod same_bits;
 mod serving;

@@ -50,7 +50,7 @@ pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub(crate) use mixer::HeadsOfRank;
 pub use mixer::{
     AttentionBias, AttentionConfig, HeadLayout, MixerConfig, MixerFacts, OutputGate,
-    OutputGateSpan, PaddedRows, QueryKeyNorm, QueryKeyNormSpan, Visibility,
+    OutputGateSpan, PaddedRows, QueryKeyNorm, QueryKeyNormSpan, ShortConvolutionConfig, Visibility,
 };
 pub use model::{HeadConfig, HeadTask, ModelConfig, TwoStackKind};
 pub use norm::{NormConfig, NormKind, NormWeight};

@@ -3,6 +3,7 @@
 pub mod activation;
 pub mod adamw;
 mod chacha;
+pub mod convolution;
 pub mod cross_entropy;
 mod dropout;
 pub mod elements;

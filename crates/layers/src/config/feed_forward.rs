@@ -142,6 +142,9 @@ pub struct RoutingConfig {
     pub weights: RoutingWeights,
     /// The factor on the weights.
     pub scale: f64,
+    /// Added to the sum by which [`RoutingWeights::Renormalized`] divides sigmoids (1e-20 in DeepSeek V3, 1e-6 in LFM2).
+    #[serde(default)]
+    pub epsilon: f64,
     /// The expert groups, chosen before the experts.
     pub groups: Option<ExpertGroups>,
 }
@@ -211,6 +214,7 @@ impl RoutingConfig {
             scores: RoutingScores::Softmax,
             weights: RoutingWeights::Scores,
             scale: 1.0,
+            epsilon: 0.0,
             groups: None,
         }
     }
@@ -232,6 +236,14 @@ impl RoutingConfig {
             return fail(format!("each position uses {top_k} of {n_experts} experts"));
         }
         finite("the factor on the weights of experts", self.scale)?;
+        let divides =
+            self.weights == RoutingWeights::Renormalized && self.scores == RoutingScores::Sigmoid;
+        if !(0.0..1.0).contains(&self.epsilon) || (self.epsilon > 0.0 && !divides) {
+            return fail(format!(
+                "{} is added to the sum of weights; expected 0 <= epsilon < 1, and 0 unless sigmoids are renormalized",
+                self.epsilon
+            ));
+        }
         let is_drawn = matches!(self.weights, RoutingWeights::AmongNear { .. });
         if is_drawn != (self.scores == RoutingScores::Logits) {
             return fail(format!(

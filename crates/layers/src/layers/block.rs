@@ -24,7 +24,7 @@ pub use stages::BlockStages;
 /// One transformer block: a [`Mixer`] (usually self-attention), optional cross-attention and a feed-forward, each a residual
 /// [`Sublayer`], either in sequence or in parallel.
 ///
-/// Names in a `VarBuilder`: `attention.{query,key,value,output}`, `attention_norm`,
+/// Names in a `VarBuilder`: `attention.{query,key,value,output}` or `attention.convolution[.input,.output]`, `attention_norm`,
 /// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`, and `cross_attention…` as `attention…`; `layer_input.{gate,output}`,
 /// `layer_input_output_norm` and `output_scale.weight` `[1]`; `laurel.{down,up,norm}`;
 /// `altup.{router_norm,router,prediction,correction,input_scale}`; `second_attention_norm`.

@@ -1,6 +1,7 @@
 //! One forward pass through a stack, with values that all blocks share.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, TensorId, bail};
 
@@ -15,9 +16,10 @@ use crate::layers::padding_mask::{PaddingMask, padding_before};
 use crate::layers::position::{
     DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias, alibi_on_both_sides,
 };
-use crate::ops::{BiasTensor, Constants, Value, uploaded};
+use crate::ops::{BiasTensor, Constants, TapTable, Value, uploaded};
 
 mod layer;
+mod taps;
 
 #[doc(hidden)]
 pub use layer::{KeysAndValues, Layer};
@@ -73,6 +75,7 @@ pub struct Pass<'c> {
     chunks: Memo<(usize, DType), Option<Tensor>>,
     distances: Memo<(DisentangledConfig, bool), (Tensor, DistanceRows)>,
     masks_of_heads: Memo<(TensorId, HeadsOfRank), Tensor>,
+    taps: Memo<(usize, bool), Arc<TapTable>>,
 }
 
 /// A temperature by position, and half the head width.
@@ -131,6 +134,7 @@ impl<'c> Pass<'c> {
             chunks: Memo::default(),
             distances: Memo::default(),
             masks_of_heads: Memo::default(),
+            taps: Memo::default(),
         }
     }
 

@@ -11,6 +11,7 @@ pub mod adamw;
 mod attention;
 mod blocks;
 mod choice;
+mod convolution;
 mod cross_entropy;
 mod elements;
 mod experts;

@@ -37,6 +37,7 @@ mod bias_tensor;
 #[doc(hidden)]
 pub mod composed;
 mod constants;
+mod convolution;
 mod cpu;
 mod cross_entropy;
 mod dropout;
@@ -63,6 +64,7 @@ mod relative_scores;
 mod rotary;
 mod slot;
 mod softmax;
+mod tap_table;
 mod tape;
 mod value;
 mod versions;
@@ -83,6 +85,7 @@ pub use array::wide;
 pub use bias_tensor::BiasTensor;
 pub(crate) use composed::{Chooser, GroupedLinear, Groups, has_grouped_kernel};
 pub(crate) use constants::{Constants, drawn_on_device, uploaded};
+pub(crate) use convolution::by_tap;
 #[doc(hidden)]
 pub use cpu::{Route, cpu, route, with_team};
 pub use cpu::{isa, n_threads};
@@ -111,6 +114,8 @@ pub use recorder::{Operation, recorded};
 pub use rotary::rotate;
 pub(crate) use softmax::SoftmaxInput;
 pub use softmax::softmax;
+#[doc(hidden)]
+pub use tap_table::TapTable;
 #[doc(hidden)]
 pub use value::Value;
 #[doc(hidden)]

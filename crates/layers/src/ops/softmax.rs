@@ -44,22 +44,22 @@ impl Value {
 }
 
 impl Value {
-    /// Divides each element by its row's sum.
-    pub fn shares(&self) -> Result<Value> {
-        on_either!(self, x => Ok(x.shares()?.into()))
+    /// Divides each element by its row's sum plus `epsilon`.
+    pub fn shares(&self, epsilon: f64) -> Result<Value> {
+        on_either!(self, x => Ok(x.shares(epsilon)?.into()))
     }
 }
 
-/// Computes `x / Σ x` for each row, in place, with the sum in f64.
-fn divide_by_sums<T: Number>(rows: &mut [T], width: usize, sums: &mut Vec<f64>) {
+/// Computes `x / (Σ x + epsilon)` for each row, in place, with the sum in f64.
+fn divide_by_sums<T: Number>(rows: &mut [T], width: usize, epsilon: f64, sums: &mut Vec<f64>) {
     for row in rows.chunks_exact_mut(width.max(1)) {
-        let sum: f64 = row.iter().map(|x| x.wide()).sum();
+        let sum = row.iter().map(|x| x.wide()).sum::<f64>() + epsilon;
         row.iter_mut().for_each(|x| *x = T::rounded(x.wide() / sum));
         sums.push(sum);
     }
 }
 
-/// Computes `(dy - Σ dy · y) / Σ x` for each row, in place of `dy`.
+/// Computes `(dy - Σ dy · y) / sum` for each row, in place of `dy`.
 fn share_gradients<T: Number>(y: &[T], dy: &mut [T], width: usize, sums: &[f64]) {
     let rows = y
         .chunks_exact(width.max(1))
@@ -73,15 +73,15 @@ fn share_gradients<T: Number>(y: &[T], dy: &mut [T], width: usize, sums: &[f64])
 }
 
 impl Taped<Cpu> {
-    fn shares(&self) -> Result<Self> {
+    fn shares(&self, epsilon: f64) -> Result<Self> {
         let x = self.whole()?;
         let (slot, width) = (x.slot.clone(), x.slot.width);
         let (mut y, mut sums) = (x.copy()?, Vec::new());
         match y.slice_mut() {
-            SliceMut::F32(y) => divide_by_sums(y, width, &mut sums),
-            SliceMut::F64(y) => divide_by_sums(y, width, &mut sums),
-            SliceMut::F16(y) => divide_by_sums(y, width, &mut sums),
-            SliceMut::Bf16(y) => divide_by_sums(y, width, &mut sums),
+            SliceMut::F32(y) => divide_by_sums(y, width, epsilon, &mut sums),
+            SliceMut::F64(y) => divide_by_sums(y, width, epsilon, &mut sums),
+            SliceMut::F16(y) => divide_by_sums(y, width, epsilon, &mut sums),
+            SliceMut::Bf16(y) => divide_by_sums(y, width, epsilon, &mut sums),
         }
         let y = Data::from(y);
         Ok(x.mapped(y.clone(), &[slot.place], move |pass, mut dy| {

@@ -4,8 +4,8 @@
 //! rounding errors, because sums may be taken in another order. `properties.rs` has more properties for fewer checkpoints.
 
 use candle_blocks::{
-    Attention, AttentionMask, Checkpoint, ForwardContext, Position, Stack, StackConfig, Visibility,
-    Weights,
+    Attention, AttentionMask, BlockConfig, Checkpoint, ForwardContext, Position, Stack,
+    StackConfig, Weights,
     candle_core::{DType, Device, Tensor},
     candle_nn::VarBuilder,
     config::{OutputGateSpan, PositionTemperature, QueryKeyNormSpan, RotaryScaling, TemperatureBy},
@@ -57,7 +57,7 @@ impl Subject {
 
     fn is_causal(&self) -> bool {
         let mut blocks = self.config.blocks.iter();
-        blocks.all(|block| block.attention().unwrap().visibility == Visibility::Causal)
+        blocks.all(|block| block.facts().is_causal)
     }
 
     /// Returns whether rotary angles depend on the sequence length.
@@ -66,7 +66,7 @@ impl Subject {
             return true;
         }
         self.config.blocks.iter().any(|block| {
-            let Position::Rotary(rotary) = &block.attention().unwrap().position else {
+            let Ok(Position::Rotary(rotary)) = block.attention().map(|of| &of.position) else {
                 return false;
             };
             matches!(
@@ -116,7 +116,8 @@ impl Subject {
     fn counts_padding(&self) -> bool {
         let by_place = |by: PositionTemperature| by.by == TemperatureBy::Place;
         let mut blocks = self.config.blocks.iter();
-        blocks.any(|block| block.attention().unwrap().temperature.is_some_and(by_place))
+        let temperature = |block: &BlockConfig| block.attention().ok()?.temperature;
+        blocks.any(|block| temperature(block).is_some_and(by_place))
     }
 
     #[track_caller]
@@ -237,7 +238,8 @@ fn features(order: impl Iterator<Item = usize>, head_dim: usize) -> Tensor {
 
 /// Returns why an attention's heads are not interchangeable, if they are not.
 fn own_heads(config: &StackConfig) -> Option<&'static str> {
-    let attention = config.blocks[0].attention().unwrap();
+    let mut attentions = config.blocks.iter().flat_map(BlockConfig::attention);
+    let attention = attentions.next()?;
     let span = attention.query_key_norm.map(|norm| norm.span);
     match (&attention.position, span) {
         (Position::Alibi(_), _) => Some("each head has its own slope"),
@@ -259,7 +261,9 @@ fn permuted_heads_give_the_same_output() {
         }
         let loader = s.checkpoint.load(Weights::Dense(DType::F32, &device()));
         for (i, block) in s.stack.blocks().iter().enumerate() {
-            let attention = block.mixer().inner().attention().unwrap();
+            let Ok(attention) = block.mixer().inner().attention() else {
+                continue;
+            };
             let config = attention.config();
             // The last key/value head first, each with the queries it serves.
             let group = config.n_heads / config.n_kv_heads;

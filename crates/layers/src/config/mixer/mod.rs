@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 mod attention;
 mod facts;
+mod short_convolution;
 
 pub(crate) use attention::HeadsOfRank;
 pub use attention::{
@@ -13,6 +14,7 @@ pub use attention::{
     Visibility,
 };
 pub use facts::{HeadLayout, MixerFacts, PaddedRows};
+pub use short_convolution::ShortConvolutionConfig;
 
 /// A block's mixer: the layer through which a position reads other positions.
 /// Set it in [`BlockConfig::mixer`](crate::BlockConfig::mixer).
@@ -26,11 +28,19 @@ pub use facts::{HeadLayout, MixerFacts, PaddedRows};
 pub enum MixerConfig {
     /// Softmax attention.
     Attention(AttentionConfig),
+    /// A gated short convolution.
+    ShortConvolution(ShortConvolutionConfig),
 }
 
 impl From<AttentionConfig> for MixerConfig {
     fn from(attention: AttentionConfig) -> Self {
         Self::Attention(attention)
+    }
+}
+
+impl From<ShortConvolutionConfig> for MixerConfig {
+    fn from(convolution: ShortConvolutionConfig) -> Self {
+        Self::ShortConvolution(convolution)
     }
 }
 
@@ -42,6 +52,7 @@ impl MixerConfig {
     pub fn attention(&self) -> Result<&AttentionConfig> {
         match self {
             Self::Attention(attention) => Ok(attention),
+            Self::ShortConvolution(_) => Err(not_attention()),
         }
     }
 
@@ -52,6 +63,7 @@ impl MixerConfig {
     pub fn attention_mut(&mut self) -> Result<&mut AttentionConfig> {
         match self {
             Self::Attention(attention) => Ok(attention),
+            Self::ShortConvolution(_) => Err(not_attention()),
         }
     }
 
@@ -59,6 +71,7 @@ impl MixerConfig {
     pub fn facts(&self) -> MixerFacts {
         match self {
             Self::Attention(attention) => attention.facts(),
+            Self::ShortConvolution(convolution) => convolution.facts(),
         }
     }
 
@@ -67,6 +80,7 @@ impl MixerConfig {
     pub(super) fn validate(&self) -> Result<()> {
         match self {
             Self::Attention(attention) => attention.validate(),
+            Self::ShortConvolution(convolution) => convolution.validate(),
         }
     }
 
@@ -74,6 +88,14 @@ impl MixerConfig {
     pub(super) fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
         match self {
             Self::Attention(attention) => attention.divide(rank, size),
+            Self::ShortConvolution(_) => {
+                Err("a short convolution is not divided among ranks".to_string())
+            }
         }
     }
+}
+
+fn not_attention() -> Error {
+    let reason = "the mixer is a short convolution, not attention; read MixerConfig::facts for what all mixers have";
+    Error::InvalidConfig(reason.to_string())
 }

@@ -3,18 +3,21 @@
 //! Only this folder matches on [`Mixer`]. Everything else reads a mixer's [`MixerFacts`].
 
 use candle_blocks_kernels::memory::LargePages;
-use candle_core::{ModuleT, Result, Tensor};
+use candle_core::{ModuleT, Result, Tensor, bail};
 
 use crate::config::{MixerConfig, MixerFacts};
 use crate::layers::packed::Packing;
+use crate::layers::state::LayerState;
 use crate::layers::visit::parts;
-use crate::layers::{ParameterSource, pass::Pass, state::LayerState};
+use crate::layers::{ParameterSource, pass::Pass};
 use crate::ops::Value;
 
 mod attention;
+mod short_convolution;
 
 pub(crate) use attention::QueryKeyNorms;
 pub use attention::{Attention, LatentProjections, QueryKeyValue};
+pub use short_convolution::ShortConvolution;
 
 /// The mixer of a block. [`TransformerBlock::mixer`](crate::TransformerBlock::mixer) returns it in its sublayer.
 #[derive(Clone, Debug)]
@@ -22,18 +25,28 @@ pub use attention::{Attention, LatentProjections, QueryKeyValue};
 pub enum Mixer {
     /// Softmax attention.
     Attention(Attention),
+    /// A gated short convolution.
+    ShortConvolution(ShortConvolution),
 }
 
-parts!(Mixer: Self::Attention(attention) => [attention] []);
+parts!(Mixer:
+    Self::Attention(attention) => [attention] [],
+    Self::ShortConvolution(convolution) => [] [convolution]);
+
+/// The role of a short convolution within the mixer's, which is that of an attention.
+const CONVOLUTION: &str = "convolution";
 
 impl Mixer {
     /// Creates the mixer with parameters from `vb`.
     ///
     /// # Errors
-    /// Same as [`Attention::new`].
+    /// Same as for the constructor of its kind.
     pub(super) fn new(config: &MixerConfig, vb: ParameterSource) -> Result<Self> {
         Ok(match config {
             MixerConfig::Attention(attention) => Self::Attention(Attention::new(attention, vb)?),
+            MixerConfig::ShortConvolution(convolution) => {
+                Self::ShortConvolution(ShortConvolution::new(convolution, vb.pp(CONVOLUTION))?)
+            }
         })
     }
 
@@ -44,6 +57,7 @@ impl Mixer {
     pub fn attention(&self) -> Result<&Attention> {
         match self {
             Self::Attention(attention) => Ok(attention),
+            Self::ShortConvolution(_) => bail!("the mixer is a short convolution, not attention"),
         }
     }
 
@@ -51,6 +65,7 @@ impl Mixer {
     pub fn facts(&self) -> MixerFacts {
         match self {
             Self::Attention(attention) => attention.config().facts(),
+            Self::ShortConvolution(convolution) => MixerConfig::from(*convolution.config()).facts(),
         }
     }
 
@@ -58,6 +73,7 @@ impl Mixer {
     pub(super) fn is_packed(&self) -> bool {
         match self {
             Self::Attention(attention) => attention.is_packed(),
+            Self::ShortConvolution(convolution) => convolution.is_packed(),
         }
     }
 
@@ -65,6 +81,9 @@ impl Mixer {
     pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(match self {
             Self::Attention(attention) => Self::Attention(attention.packed(packing)?),
+            Self::ShortConvolution(convolution) => {
+                Self::ShortConvolution(convolution.packed(&packing.at(CONVOLUTION))?)
+            }
         })
     }
 
@@ -75,6 +94,7 @@ impl Mixer {
                 true => LayerState::panels(pages),
                 false => LayerState::rows(),
             },
+            Self::ShortConvolution(_) => LayerState::recurrent(),
         }
     }
 
@@ -85,6 +105,9 @@ impl Mixer {
             Self::Attention(attention) => {
                 let packed = attention.packed.as_ref();
                 state.check(packed.map(|packed| packed.cached(batch)))
+            }
+            Self::ShortConvolution(convolution) => {
+                state.check_recurrent(batch, &[&convolution.state_dims()])
             }
         }
     }
@@ -99,6 +122,7 @@ impl Mixer {
     ) -> Result<Value> {
         match self {
             Self::Attention(attention) => attention.apply(x, pass, state, residual),
+            Self::ShortConvolution(convolution) => convolution.apply(x, pass, state, residual),
         }
     }
 }
@@ -107,6 +131,7 @@ impl ModuleT for Mixer {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         match self {
             Self::Attention(attention) => attention.forward_t(x, train),
+            Self::ShortConvolution(convolution) => convolution.forward_t(x, train),
         }
     }
 }

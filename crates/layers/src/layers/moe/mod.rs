@@ -142,6 +142,7 @@ impl MixtureOfExperts {
             scores: form,
             weights,
             scale,
+            epsilon,
             ..
         } = self.routing;
         // In f32: a half type would round different scores to the same value.
@@ -184,7 +185,7 @@ impl MixtureOfExperts {
             (RoutingWeights::Renormalized, RoutingScores::Softmax) => logits
                 .gather(&columns, top_k)?
                 .softmax(SoftmaxInput::Finite)?,
-            (RoutingWeights::Renormalized, _) => scores.gather(&columns, top_k)?.shares()?,
+            (RoutingWeights::Renormalized, _) => scores.gather(&columns, top_k)?.shares(epsilon)?,
         };
         if scale != 1.0 {
             weights = weights.scale(scale)?;

@@ -141,7 +141,12 @@ impl PackedMixture {
         let mut logits = vec![0.0; input.len() / width * n_experts];
         self.router
             .apply(&Source::new(input, width), None, &mut logits);
-        let RoutingConfig { top_k, scale, .. } = self.routing;
+        let RoutingConfig {
+            top_k,
+            scale,
+            epsilon,
+            ..
+        } = self.routing;
         if let RoutingWeights::AmongNear { tolerance } = self.routing.weights {
             return one_after_another(&logits, n_experts, top_k, tolerance, scale);
         }
@@ -162,7 +167,8 @@ impl PackedMixture {
                 RoutingWeights::Scores | RoutingWeights::AmongNear { .. } => 1.0,
                 RoutingWeights::Renormalized => {
                     let row_experts = &chosen[row * top_k..][..top_k];
-                    row_experts.iter().map(|&expert| score(row, expert)).sum()
+                    let scores = row_experts.iter().map(|&expert| score(row, expert));
+                    scores.sum::<f32>() + epsilon as f32
                 }
             };
             (row, score(row, chosen[place]) / divisor * scale as f32)

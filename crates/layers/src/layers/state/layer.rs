@@ -4,7 +4,7 @@ use candle_blocks_kernels::memory::LargePages;
 use candle_core::{Device, Result};
 
 use super::encoder::EncoderState;
-use super::{different_stacks, panels::Panels, rows::Rows, wrong_stack};
+use super::{different_stacks, panels::Panels, recurrent::Recurrent, rows::Rows, wrong_stack};
 
 /// A block's state.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub(crate) enum LayerState {
     Rows(Rows),
     /// Keys and values in the layout that a packed attention reads.
     Panels(Box<Panels>),
+    /// The state of a recurrent mixer, packed or not.
+    Recurrent(Recurrent),
 }
 
 impl BlockState {
@@ -46,6 +48,7 @@ impl BlockState {
         match &mut self.mixer {
             LayerState::Rows(rows) => *rows = Rows::default(),
             LayerState::Panels(panels) => panels.reset(),
+            LayerState::Recurrent(state) => *state = Recurrent::default(),
         }
     }
 
@@ -59,6 +62,7 @@ impl BlockState {
         match &mut self.mixer {
             LayerState::Rows(rows) => rows.truncate(seen),
             LayerState::Panels(panels) => panels.truncate(seen, of_sequences),
+            LayerState::Recurrent(state) => state.truncate(seen),
         }
     }
 }
@@ -74,11 +78,16 @@ impl LayerState {
         Self::Panels(Box::new(Panels::new(pages)))
     }
 
+    /// Creates an empty state for a recurrent mixer.
+    pub fn recurrent() -> Self {
+        Self::Recurrent(Recurrent::default())
+    }
+
     /// Returns the rows, if the attention is not packed.
     pub fn as_rows(&mut self) -> Result<&mut Rows> {
         match self {
             Self::Rows(rows) => Ok(rows),
-            Self::Panels(_) => wrong_stack(),
+            _ => wrong_stack(),
         }
     }
 
@@ -86,7 +95,26 @@ impl LayerState {
     pub fn as_panels(&mut self) -> Result<&mut Panels> {
         match self {
             Self::Panels(panels) => Ok(panels),
-            Self::Rows(_) => wrong_stack(),
+            _ => wrong_stack(),
+        }
+    }
+
+    /// Returns the state of a recurrent mixer.
+    pub fn as_recurrent(&mut self) -> Result<&mut Recurrent> {
+        match self {
+            Self::Recurrent(state) => Ok(state),
+            _ => wrong_stack(),
+        }
+    }
+
+    /// Checks the state of a recurrent mixer.
+    ///
+    /// # Errors
+    /// Same as [`Recurrent::check`], or if the state is another mixer's.
+    pub fn check_recurrent(&self, batch: usize, dims: &[&[usize]]) -> Result<()> {
+        match self {
+            Self::Recurrent(state) => state.check(batch, dims),
+            _ => wrong_stack(),
         }
     }
 
@@ -105,6 +133,7 @@ impl LayerState {
         match self {
             Self::Rows(rows) => rows.bytes(),
             Self::Panels(panels) => panels.bytes(),
+            Self::Recurrent(state) => state.bytes(),
         }
     }
 
@@ -113,6 +142,7 @@ impl LayerState {
         let lacks = match self {
             Self::Rows(rows) => rows.lacks(to),
             Self::Panels(panels) => panels.lacks(to),
+            Self::Recurrent(state) => return state.reaches(to),
         };
         if lacks { 0 } else { to }
     }
@@ -125,6 +155,7 @@ impl LayerState {
         match (self, other) {
             (Self::Rows(own), Self::Rows(new)) => own.join(new, paddings),
             (Self::Panels(own), Self::Panels(new)) => own.join(*new, paddings),
+            (Self::Recurrent(own), Self::Recurrent(new)) => own.join(new, paddings),
             _ => different_stacks(),
         }
     }
@@ -134,6 +165,7 @@ impl LayerState {
         match self {
             Self::Rows(rows) => rows.device(),
             Self::Panels(_) => Device::Cpu,
+            Self::Recurrent(state) => state.device(),
         }
     }
 
@@ -141,6 +173,7 @@ impl LayerState {
     pub fn take_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         match self {
             Self::Rows(rows) => rows.take_sequences(sequences),
+            Self::Recurrent(state) => state.take_sequences(sequences),
             Self::Panels(panels) => {
                 panels.take_sequences(sequences);
                 Ok(())

@@ -9,6 +9,7 @@ mod latents;
 mod layer;
 mod ledger;
 mod panels;
+mod recurrent;
 mod rows;
 mod shape;
 
@@ -18,6 +19,7 @@ pub(crate) use encoder::EncoderState;
 pub(crate) use layer::{BlockState, BlockStateMut, LayerState};
 pub(crate) use ledger::{Ledger, check_cached};
 pub(crate) use panels::Panels;
+pub(crate) use recurrent::Recurrent;
 pub(crate) use shape::{CacheShape, Cached};
 
 /// The key/value cache of a whole stack, created by [`Stack::new_cache`](crate::Stack::new_cache).
@@ -25,7 +27,8 @@ pub(crate) use shape::{CacheShape, Cached};
 /// The cache holds keys, values and padding mask of the positions seen so far, without their graph. New positions are
 /// appended. When the buffer is full, its size doubles. A packed stack caches keys and values in the layout that
 /// attention reads. With a sliding window, positions that no later query can see are dropped. Latent attention caches
-/// the latents of every position instead of keys and values. A clone is independent, so several continuations can
+/// the latents of every position instead of keys and values. A recurrent layer has a state of one size, after the last
+/// call and before it. A clone is independent, so several continuations can
 /// start from one prompt. Clones of a packed stack's cache share the memory of the positions that they have in common.
 #[derive(Clone, Debug)]
 pub struct KvCache {
@@ -47,7 +50,7 @@ impl KvCache {
         self.ledger.seen()
     }
 
-    /// Returns the size in bytes of the cached keys and values (or latents), with those of the encoder output. Unused
+    /// Returns the size in bytes of the cached keys and values (or latents) and of states, with those of the encoder output. Unused
     /// capacity is not counted.
     pub fn bytes(&self) -> usize {
         let bytes = |layer: &BlockState| layer.mixer.bytes() + layer.encoder.bytes();
@@ -142,7 +145,8 @@ impl KvCache {
     /// 0, also the keys and values of the encoder output are removed. The cache keeps its memory.
     ///
     /// With a sliding window that has dropped positions, only the positions of the last successful call can be
-    /// removed; further back, no position remains.
+    /// removed; further back, no position remains. The state of a recurrent layer (a short convolution) goes back to the
+    /// positions before the last successful call, or to none.
     ///
     /// ```
     /// # use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, NormConfig};
@@ -166,9 +170,16 @@ impl KvCache {
     /// # Ok::<(), candle_blocks::Error>(())
     /// ```
     pub fn rewind(&mut self, to: usize) -> usize {
-        let to = to.min(self.seen());
-        let layers = self.layers.iter().map(|layer| layer.mixer.reaches(to));
-        let reached = layers.fold(to, usize::min);
+        let mut reached = to.min(self.seen());
+        loop {
+            // Where one layer goes back further, the others follow.
+            let layers = self.layers.iter().map(|layer| layer.mixer.reaches(reached));
+            let next = layers.fold(reached, usize::min);
+            if next == reached {
+                break;
+            }
+            reached = next;
+        }
         match self.ledger.truncate(reached) {
             Ok(()) if reached > 0 => self.forget_from(reached),
             // Without its mask, no position can stay.

@@ -19,10 +19,10 @@ impl Taped<Composed> {
 }
 
 impl Taped<Composed> {
-    pub(in crate::ops) fn shares(&self) -> Result<Self> {
+    pub(in crate::ops) fn shares(&self, epsilon: f64) -> Result<Self> {
         let (slot, dtype) = (self.slot.clone(), self.dtype());
         let x = self.view()?.widened()?;
-        let total = x.sum(x.dims().len() - 1)?;
+        let total = x.sum(x.dims().len() - 1)?.affine(1.0, epsilon)?;
         let y = x.div(&total)?;
         let kept = y.clone();
         Ok(

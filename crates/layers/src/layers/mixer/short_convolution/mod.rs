@@ -1,0 +1,151 @@
+//! Gated short convolutions.
+
+mod packed;
+
+use std::sync::Arc;
+
+use candle_core::{ModuleT, Result, Tensor};
+
+use self::packed::PackedShortConvolution;
+use crate::config::{Activation, LinearConfig, ShortConvolutionConfig, getters};
+use crate::layers::visit::parts;
+use crate::layers::{ForwardContext, Linear, ParameterSource, state::LayerState};
+use crate::layers::{pass::Origin, pass::Pass};
+use crate::ops::Value;
+
+/// A gated short convolution, LFM2's mixer. [`ShortConvolutionConfig`] has the formula.
+///
+/// ```
+/// use candle_blocks::config::ShortConvolutionConfig;
+/// use candle_blocks::layers::ShortConvolution;
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{VarBuilder, VarMap};
+/// let parameters = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&parameters, DType::F32, &Device::Cpu);
+/// let convolution = ShortConvolution::new(&ShortConvolutionConfig::new(8, 3), vb)?;
+/// let x = Tensor::randn(0f32, 1., (2, 5, 8), &Device::Cpu)?; // [batch, seq, d_model]
+/// assert_eq!(convolution.forward(&x)?.dims(), [2, 5, 8]);
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ShortConvolution {
+    config: ShortConvolutionConfig,
+    input: Linear,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    output: Linear,
+    packed: Option<Arc<PackedShortConvolution>>,
+}
+
+impl ShortConvolution {
+    /// Creates the layer with parameters from `vb`: `input` `[3 · d_model, d_model]`, `weight` `[d_model, 1, taps]` as
+    /// in `torch.nn.Conv1d`, and `output` `[d_model, d_model]`. If configured, each has a bias.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or a parameter is missing or has another shape.
+    pub fn new<'p>(
+        config: &ShortConvolutionConfig,
+        vb: impl Into<ParameterSource<'p>>,
+    ) -> Result<Self> {
+        let vb = vb.into();
+        config.validate()?;
+        let &ShortConvolutionConfig {
+            d_model,
+            taps,
+            bias,
+        } = config;
+        let linear = |name, d_out| {
+            let config = LinearConfig::new(d_model, d_out).with_bias(bias);
+            Linear::new(&config, vb.pp(name))
+        };
+        let of_convolution = bias.then(|| vb.get(d_model, "bias"));
+        Ok(Self {
+            config: *config,
+            input: linear("input", 3 * d_model)?,
+            weight: vb.get((d_model, 1, taps), "weight")?,
+            bias: of_convolution.transpose()?,
+            output: linear("output", d_model)?,
+            packed: None,
+        })
+    }
+
+    getters! {
+        /// Width, taps and biases.
+        config(&self) -> &ShortConvolutionConfig => &self.config;
+        /// The projection to both gates and the convolution's input, `[3 · d_model, d_model]`.
+        input(&self) -> &Linear => &self.input;
+        /// The convolution's weights, `[d_model, 1, taps]`.
+        weight(&self) -> &Tensor => &self.weight;
+        /// The convolution's bias, `[d_model]`, if any.
+        bias(&self) -> Option<&Tensor> => self.bias.as_ref();
+        /// The output projection, `[d_model, d_model]`.
+        output(&self) -> &Linear => &self.output;
+    }
+
+    /// Returns true if the layer's weights are packed.
+    pub(super) fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
+
+    /// Returns the state's dimensions after the batch.
+    pub(super) fn state_dims(&self) -> [usize; 2] {
+        [self.config.taps - 1, self.config.d_model]
+    }
+
+    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation())
+    }
+
+    /// Computes the convolution with the context's padding mask and mode.
+    ///
+    /// # Shapes
+    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`, the rank is above 3, a padding mask does not fit, or there is an additive
+    /// mask.
+    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
+        let pass = Pass::new(context, x.dims())?;
+        pass.through(Origin::new("short convolution", self.is_packed()), x, |x| {
+            self.apply(x, &pass, None, None)
+        })
+    }
+
+    /// Computes the output for positions after the state's, and adds it to `residual`.
+    pub(super) fn apply(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        state: Option<&mut LayerState>,
+        residual: Option<&Value>,
+    ) -> Result<Value> {
+        let state = state.map(LayerState::as_recurrent).transpose()?;
+        if let Some(packed) = &self.packed {
+            return packed.apply(x, pass, state, residual);
+        }
+        let (d_model, train) = (self.config.d_model, pass.context.train());
+        let all = self.input.apply(x, None, train)?;
+        let [before_gate, after_gate, x] =
+            [0, 1, 2].map(|part| all.columns(part * d_model..(part + 1) * d_model));
+        let rows = before_gate.gate(&x, Activation::Identity, None)?;
+        let earlier = state.as_ref().and_then(|state| state.tensors());
+        let earlier = earlier.and_then(<[Tensor]>::first);
+        let table = pass.tap_table(self.config.taps, earlier.is_some())?;
+        let mixed = rows.convolve(&self.weight, self.bias.as_ref(), earlier, &table)?;
+        let mixed = after_gate.gate(&mixed, Activation::Identity, None)?;
+        if let Some(state) = state {
+            let after = rows.rows_after(state.tensors().and_then(<[Tensor]>::first), &table)?;
+            state.advance(pass.seen + pass.seq, vec![after]);
+        }
+        self.output.apply(&mixed, residual, train)
+    }
+}
+
+parts!(ShortConvolution: Self { input, output, packed, .. } => [packed] [input, output]);
+
+impl ModuleT for ShortConvolution {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation().with_train(train))
+    }
+}

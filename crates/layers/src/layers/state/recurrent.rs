@@ -1,0 +1,122 @@
+//! The state of a recurrent mixer: tensors of one size, whatever the number of positions.
+
+use candle_core::{Device, Result, Tensor, bail};
+
+use super::cached_rows::of_sequences;
+use super::different_stacks;
+use crate::ops;
+
+/// A recurrent mixer's state after the last call, and the one before it. It cannot be cut at any position: removing
+/// positions goes back to one of the two, or to none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recurrent {
+    now: Option<Snapshot>,
+    before: Option<Snapshot>,
+}
+
+/// Tensors `[batch, ..]` after a number of positions, which later calls replace and never change.
+#[derive(Clone, Debug)]
+struct Snapshot {
+    positions: usize,
+    tensors: Vec<Tensor>,
+}
+
+impl Recurrent {
+    /// Returns the tensors, or `None` before the first position.
+    pub fn tensors(&self) -> Option<&[Tensor]> {
+        Some(&self.now.as_ref()?.tensors)
+    }
+
+    /// Sets the tensors after a call that ends at this number of positions.
+    pub fn advance(&mut self, positions: usize, tensors: Vec<Tensor>) {
+        self.before = self.now.replace(Snapshot { positions, tensors });
+    }
+
+    /// # Errors
+    /// If the state belongs to another number of sequences, or its tensors have other dimensions than `dims` after the
+    /// batch.
+    pub fn check(&self, batch: usize, dims: &[&[usize]]) -> Result<()> {
+        let Some(now) = &self.now else {
+            return Ok(());
+        };
+        let found = now.tensors.iter().map(Tensor::dims);
+        let expected = dims.iter().map(|dims| [&[batch], *dims].concat());
+        if found.clone().eq(expected.clone()) {
+            return Ok(());
+        }
+        let (found, expected): (Vec<_>, Vec<_>) = (found.collect(), expected.collect());
+        bail!(
+            "the cache holds states of {found:?}, but this mixer has {expected:?}; make another cache with new_cache"
+        )
+    }
+
+    /// Returns the bytes of both states.
+    pub fn bytes(&self) -> usize {
+        let states = self.now.iter().chain(&self.before);
+        let tensors = states.flat_map(|state| &state.tensors);
+        let bytes = |of: &Tensor| of.elem_count() * of.dtype().size_in_bytes();
+        tensors.map(bytes).sum()
+    }
+
+    /// Returns the last position, at most `to`, to which the state can go back.
+    pub fn reaches(&self, to: usize) -> usize {
+        let states = self.now.iter().chain(&self.before);
+        let positions = states.map(|state| state.positions);
+        positions.filter(|&of| of <= to).max().unwrap_or(0)
+    }
+
+    /// Goes back to `seen` positions, which the state [reaches](Self::reaches).
+    pub fn truncate(&mut self, seen: usize) {
+        if self.now.as_ref().is_some_and(|now| now.positions > seen) {
+            self.now = self.before.take_if(|before| before.positions <= seen);
+            self.before = None;
+        }
+    }
+
+    /// Appends another batch's sequences. `paddings` are the positions that each batch gets as padding before its own.
+    ///
+    /// # Errors
+    /// If the tensors of the other batch have other dimensions or another dtype.
+    pub fn join(&mut self, other: Self, paddings: [usize; 2]) -> Result<()> {
+        let (Some(own), Some(new)) = (&self.now, &other.now) else {
+            return different_stacks();
+        };
+        let is_like = |(own, new): (&Tensor, &Tensor)| {
+            own.dims().get(1..) == new.dims().get(1..)
+                && own.dtype() == new.dtype()
+                && own.device().same_device(new.device())
+        };
+        let mut pairs = own.tensors.iter().zip(&new.tensors);
+        if own.tensors.len() != new.tensors.len() || !pairs.all(is_like) {
+            return different_stacks();
+        }
+        let join = |(own, new): (&Tensor, &Tensor)| {
+            ops::record("cat", own)?;
+            Tensor::cat(&[own, new], 0)
+        };
+        let tensors = own.tensors.iter().zip(&new.tensors).map(join);
+        self.now = Some(Snapshot {
+            positions: own.positions + paddings[0],
+            tensors: tensors.collect::<Result<_>>()?,
+        });
+        self.before = None;
+        Ok(())
+    }
+
+    /// Returns the device of the tensors; the CPU if there are none.
+    pub fn device(&self) -> Device {
+        let first = self.tensors().and_then(<[Tensor]>::first);
+        first.map_or(Device::Cpu, |first| first.device().clone())
+    }
+
+    /// Replaces the batch by the given sequences, in this order.
+    pub fn take_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        for state in self.now.iter_mut().chain(&mut self.before) {
+            for tensor in &mut state.tensors {
+                ops::record("cat", tensor)?;
+                *tensor = of_sequences(tensor, sequences)?;
+            }
+        }
+        Ok(())
+    }
+}

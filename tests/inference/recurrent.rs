@@ -1,0 +1,186 @@
+//! Recurrent mixers: a state takes as much for one position as for many, pieces give the bits that the whole sequence gives, and
+//! padding is no position, wherever it stands.
+
+use candle_blocks::{
+    AttentionMask, ForwardContext, KvCache, Precision, Stack, StackConfig,
+    candle_core::{DType, Device, Tensor},
+    config::MixerConfig,
+};
+
+use crate::{
+    device::device,
+    kinds,
+    numbers::bits,
+    rehearsal::rehearsed,
+    small::{self, WIDTH},
+    small_on_device,
+};
+
+/// The stack on the device under test, and packed.
+fn stacks(config: &StackConfig) -> Vec<(Stack, &'static str)> {
+    let mut stacks = vec![(small_on_device::stack(config), "unpacked")];
+    if device().is_cpu() && rehearsed().is_none() {
+        let packed = [
+            (Precision::F32, "f32"),
+            (Precision::Bf16, "bf16"),
+            (Precision::Int8, "int8"),
+            (Precision::INT4, "int4"),
+        ];
+        let stack = small::stack(config);
+        stacks.extend(packed.map(|(precision, name)| (stack.pack(precision).unwrap(), name)));
+    }
+    stacks
+}
+
+/// Returns two blocks without attention.
+fn convolutions() -> StackConfig {
+    StackConfig::uniform(kinds::hybrid().blocks.remove(0), 2, None)
+}
+
+/// Computes some positions of `x` after those in the cache.
+fn piece(stack: &Stack, cache: &mut KvCache, x: &Tensor, at: usize, n: usize) -> Tensor {
+    let x = x.narrow(1, at, n).unwrap();
+    let context = ForwardContext::evaluation();
+    stack.forward_cached(&x, &context, cache).unwrap()
+}
+
+/// Compares bits; on a device, whose operations sum in another order for fewer rows, within a bound.
+#[track_caller]
+fn assert_alike(ours: &Tensor, theirs: &Tensor, what: &str) {
+    if device().is_cpu() && rehearsed().is_none() {
+        return assert_eq!(bits(ours), bits(theirs), "{what}");
+    }
+    let difference = (ours - theirs).unwrap().abs().unwrap().max_all().unwrap();
+    let difference = difference.to_dtype(DType::F32).unwrap();
+    assert!(difference.to_vec0::<f32>().unwrap() < 1e-4, "{what}");
+}
+
+#[test]
+fn pieces_of_any_length_give_the_whole_sequence() {
+    for (stack, name) in stacks(&kinds::hybrid()) {
+        for n in [1, 2, 63, 64, 65, 300] {
+            let x = small_on_device::numbers(&[2, n, WIDTH], n);
+            let whole = stack.forward(&x).unwrap();
+            for length in [n, 7, 1] {
+                let mut cache = stack.new_cache();
+                let starts = (0..n).step_by(length);
+                let pieces = starts.map(|at| piece(&stack, &mut cache, &x, at, length.min(n - at)));
+                let joined = Tensor::cat(&pieces.collect::<Vec<_>>(), 1).unwrap();
+                assert_alike(
+                    &joined,
+                    &whole,
+                    &format!("{name}, {n} in pieces of {length}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_state_takes_as_much_for_many_positions_as_for_one() {
+    let stack = small_on_device::stack(&convolutions());
+    let mut cache = stack.new_cache();
+    let x = small_on_device::numbers(&[1, 1000, WIDTH], 3);
+    let mut sizes = Vec::new();
+    for _ in 0..100 {
+        piece(&stack, &mut cache, &x, 0, 1000);
+        piece(&stack, &mut cache, &x, 0, 1);
+        sizes.push(cache.bytes());
+    }
+    assert_eq!(cache.seen(), 100_100);
+    // Two layers with two rows, after the last call and before it.
+    assert_eq!(sizes, [2 * 2 * 2 * WIDTH * size_of::<f32>(); 100]);
+}
+
+#[test]
+fn a_state_goes_back_to_the_position_before_the_last_call() {
+    for (stack, name) in stacks(&kinds::hybrid()) {
+        let x = small_on_device::numbers(&[2, 9, WIDTH], 5);
+        let whole = stack.forward(&x).unwrap();
+        let mut cache = stack.new_cache();
+        piece(&stack, &mut cache, &x, 0, 3);
+        piece(&stack, &mut cache, &x, 3, 4);
+        assert_eq!(cache.rewind(6), 3, "{name}");
+        let again = piece(&stack, &mut cache, &x, 3, 6);
+        assert_alike(&again, &whole.narrow(1, 3, 6).unwrap(), name);
+        assert_eq!(cache.rewind(9), 9, "{name}: nothing is removed");
+        assert_eq!(cache.rewind(3), 3, "{name}");
+        assert_eq!(cache.rewind(2), 0, "{name}: no earlier state");
+        let again = piece(&stack, &mut cache, &x, 0, 9);
+        assert_alike(&again, &whole, name);
+    }
+}
+
+#[test]
+fn padding_before_or_after_any_piece_is_no_position() {
+    for (stack, name) in stacks(&convolutions()) {
+        let x = small_on_device::numbers(&[1, 6, WIDTH], 8);
+        let padding = small_on_device::numbers(&[1, 2, WIDTH], 9);
+        let rows = |from: usize, n: usize| x.narrow(1, from, n).unwrap();
+        let alone = {
+            let mut cache = stack.new_cache();
+            piece(&stack, &mut cache, &x, 0, 3);
+            piece(&stack, &mut cache, &x, 3, 3)
+        };
+        // Where the padding of each piece stands: before its rows, after them, or in both places.
+        for places in [
+            [(2, 0), (0, 0)],
+            [(0, 2), (0, 0)],
+            [(0, 0), (2, 0)],
+            [(2, 2), (2, 2)],
+        ] {
+            let mut cache = stack.new_cache();
+            let mut last = None;
+            for (at, (before, after)) in places.into_iter().enumerate() {
+                let parts = [
+                    padding.narrow(1, 0, before).unwrap(),
+                    rows(3 * at, 3),
+                    padding.narrow(1, 0, after).unwrap(),
+                ];
+                let marks = [vec![0u8; before], vec![1; 3], vec![0; after]].concat();
+                let marks = Tensor::new(vec![marks], &Device::Cpu).unwrap();
+                let context = ForwardContext::evaluation();
+                let context = context.with_mask(AttentionMask::padding(&marks).unwrap());
+                // The positions of the rows alone; those of padding mean nothing.
+                let positions =
+                    (0..before + 3 + after).map(|i| (3 * at + i).saturating_sub(before));
+                let positions: Vec<u32> = positions.map(|position| position as u32).collect();
+                let positions = Tensor::new(vec![positions], &Device::Cpu).unwrap();
+                let context = context.with_position_ids(&positions).unwrap();
+                let input = Tensor::cat(&parts, 1).unwrap();
+                let y = stack.forward_cached(&input, &context, &mut cache).unwrap();
+                last = Some(y.narrow(1, before, 3).unwrap());
+            }
+            assert_alike(&last.unwrap(), &alone, &format!("{name}, {places:?}"));
+        }
+    }
+}
+
+#[test]
+fn additive_masks_and_states_of_other_layers_are_refused() {
+    let stack = small_on_device::stack(&kinds::hybrid());
+    let x = small_on_device::numbers(&[1, 4, WIDTH], 2);
+    let mask = Tensor::zeros((1, 1, 4, 4), DType::F32, &device()).unwrap();
+    let context = ForwardContext::evaluation();
+    let context = context.with_mask(AttentionMask::none().with_additive(mask));
+    let error = stack.forward_with(&x, &context).unwrap_err().to_string();
+    assert!(error.contains("give a padding mask"), "{error}");
+    // The state of a stack with another width.
+    let mut other = kinds::hybrid();
+    for block in &mut other.blocks {
+        if let MixerConfig::ShortConvolution(of) = &mut block.mixer {
+            of.taps = 5;
+        }
+    }
+    let mut cache = small_on_device::stack(&other).new_cache();
+    piece(&small_on_device::stack(&other), &mut cache, &x, 0, 4);
+    let context = ForwardContext::evaluation();
+    let next = small_on_device::numbers(&[1, 1, WIDTH], 1);
+    let refused = stack.forward_cached(&next, &context, &mut cache);
+    let error = refused.unwrap_err().to_string();
+    assert!(
+        error.contains("make another cache with new_cache"),
+        "{error}"
+    );
+    assert_eq!(cache.seen(), 4);
+}
