@@ -1,7 +1,7 @@
 //! Decoding with a cache gives what the full forward gives.
 
 use candle_blocks::{
-    AttentionMask, CheckpointOptions, ForwardContext, Position, Stack, Visibility, Weights,
+    AttentionMask, BlockConfig, CheckpointOptions, ForwardContext, Position, Stack, Weights,
     candle_core::{DType, Tensor},
     config::RotaryScaling,
 };
@@ -14,8 +14,11 @@ fn decoders() -> Vec<(String, Stack, usize)> {
     for committed in all() {
         let checkpoint = committed.open();
         let first = &checkpoint.config().blocks[0];
-        let is_causal = first.attention().unwrap().visibility == Visibility::Causal;
-        if is_causal && !depends_on_length(&first.attention().unwrap().position) {
+        let by_length = |block: &BlockConfig| {
+            let attention = block.attention();
+            attention.is_ok_and(|of| depends_on_length(&of.position))
+        };
+        if first.facts().is_causal && !checkpoint.config().blocks.iter().any(by_length) {
             let stack = checkpoint
                 .load(Weights::Dense(DType::F64, &device()))
                 .stack()

@@ -1,7 +1,7 @@
 //! Packed layers against PyTorch's fixtures, against the layers they were made from, and against themselves.
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, ForwardContext, Precision, Stack, Visibility, Weights,
+    AttentionMask, Checkpoint, ForwardContext, Precision, Stack, Weights,
     candle_core::{DType, Device, Tensor, Var},
     config::GroupSize,
     trace,
@@ -35,13 +35,7 @@ fn input(batch: usize, seq: usize, width: usize) -> Tensor {
 }
 
 fn width(stack: &Stack) -> usize {
-    stack.blocks()[0]
-        .mixer()
-        .inner()
-        .attention()
-        .unwrap()
-        .config()
-        .d_model
+    stack.blocks()[0].mixer().inner().facts().d_model
 }
 
 /// An encoder's output for stacks with cross-attention.
@@ -347,9 +341,9 @@ fn depends_on_length(checkpoint: &Checkpoint) -> bool {
         .config()
         .blocks
         .iter()
-        .any(|block| match &block.attention().unwrap().position {
-            Position::Alibi(alibi) => !alibi.both_sides,
-            Position::Rotary(rotary) => {
+        .any(|block| match block.attention().map(|of| &of.position) {
+            Ok(Position::Alibi(alibi)) => !alibi.both_sides,
+            Ok(Position::Rotary(rotary)) => {
                 let by_length = matches!(
                     rotary.scaling,
                     RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
@@ -365,8 +359,7 @@ fn a_decoder_fed_in_chunks_gives_the_bits_of_the_full_forward() {
     cpu_only("packed weights");
     let mut decoders = 0;
     for (label, checkpoint, packed) in packed_stacks() {
-        let first = checkpoint.config().blocks[0].attention().unwrap();
-        if first.visibility != Visibility::Causal || depends_on_length(&checkpoint) {
+        if !checkpoint.config().blocks[0].facts().is_causal || depends_on_length(&checkpoint) {
             continue;
         }
         decoders += 1;

@@ -6,9 +6,10 @@ use std::{
 };
 
 use candle_blocks::{
-    AttentionConfig, Checkpoint, StackConfig,
+    Checkpoint, StackConfig,
     candle_core::DType,
     checkpoint::scheme::{Family, StackPart},
+    config::MixerConfig,
 };
 use serde_json::Value;
 
@@ -57,25 +58,30 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         .nth(1)
         .and_then(|index| index.parse::<usize>().ok());
     let block = &config.blocks[index.unwrap_or(0)];
-    let attention: &AttentionConfig = match role.contains(".cross_attention.") {
+    let attention = || match role.contains(".cross_attention.") {
         true => block.cross_attention.as_ref().unwrap(),
         false => block.attention().unwrap(),
     };
-    let latent = || attention.latent.unwrap();
+    let latent = || attention().latent.unwrap();
     let experts = || block.feed_forward.experts.unwrap();
     let gemma = || block.own.gemma().unwrap();
     match name {
         "1" => 1,
-        "d_model" => attention.d_model,
-        "d_encoder" => attention.d_encoder,
-        "n_heads" => attention.n_heads,
-        "n_kv_heads" => attention.n_kv_heads,
-        "head_dim" => attention.head_dim,
-        "value_dim" => attention.value_dim(),
+        "3" => 3,
+        "taps" => match block.mixer {
+            MixerConfig::ShortConvolution(of) => of.taps,
+            _ => 0,
+        },
+        "d_model" => block.d_model(),
+        "d_encoder" => attention().d_encoder,
+        "n_heads" => attention().n_heads,
+        "n_kv_heads" => attention().n_kv_heads,
+        "head_dim" => attention().head_dim,
+        "value_dim" => attention().value_dim(),
         "query_rank" => latent().query_rank.unwrap_or(0),
         "rank" => latent().rank,
         "kept_width" => latent().rank + latent().rotary_dim,
-        "key_value_dim" => attention.head_dim - latent().rotary_dim + latent().value_dim,
+        "key_value_dim" => attention().head_dim - latent().rotary_dim + latent().value_dim,
         "d_ff" => block.feed_forward.d_ff,
         "n_experts" => experts().n_experts,
         "shared_d_ff" => experts().shared.unwrap().d_ff,

@@ -1,7 +1,7 @@
 //! If the last block allows it, generation only computes a prompt's last position, with the same bits as for all positions.
 
 use candle_blocks::{
-    Position, Precision, Visibility, Weights,
+    Position, Precision, Weights,
     candle_core::{Device, Tensor},
     config::HeadTask,
     model::{Model, ModelInput},
@@ -29,8 +29,7 @@ fn decoder(whole: &Whole, precision: Precision) -> Option<Model> {
     let checkpoint = whole.open();
     let decodes = |model: &Model| {
         let mut blocks = model.config().stack.blocks.iter();
-        model.task() == Some(HeadTask::CausalLm)
-            && blocks.all(|block| block.attention().unwrap().visibility == Visibility::Causal)
+        model.task() == Some(HeadTask::CausalLm) && blocks.all(|block| block.facts().is_causal)
     };
     let model = match checkpoint.load(Weights::Packed(precision)).seq2seq() {
         Ok(both) => both.decoder().clone(),
@@ -47,7 +46,11 @@ fn input(ids: &Tensor, mask: Option<&Tensor>, model: &Model) -> ModelInput {
 
 fn has_alibi(model: &Model) -> bool {
     let mut blocks = model.config().stack.blocks.iter();
-    blocks.any(|block| matches!(block.attention().unwrap().position, Position::Alibi(_)))
+    blocks.any(|block| {
+        block
+            .attention()
+            .is_ok_and(|of| matches!(of.position, Position::Alibi(_)))
+    })
 }
 
 #[test]

@@ -20,8 +20,8 @@ fn tokens(rows: &[Vec<u32>]) -> Tensor {
 /// Some rotations scale with the longest position.
 fn depends_on_length(model: &Model) -> bool {
     let mut blocks = model.config().stack.blocks.iter();
-    blocks.any(|block| match &block.attention().unwrap().position {
-        Position::Rotary(rotary) => matches!(
+    blocks.any(|block| match block.attention().map(|of| &of.position) {
+        Ok(Position::Rotary(rotary)) => matches!(
             rotary.scaling,
             RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
         ),
@@ -77,9 +77,10 @@ fn padding_in_front_of_a_text_changes_nothing_of_it_where_positions_leave_it_out
 /// temperature follow.)
 fn is_blind_to_the_left(model: &Model) -> bool {
     let counts = |block: &BlockConfig| {
-        let norm = block.attention().unwrap().query_key_norm;
-        norm.is_some_and(|norm| norm.after_rotation)
-            || block.attention().unwrap().temperature.is_some()
+        block.attention().is_ok_and(|attention| {
+            let norm = attention.query_key_norm;
+            norm.is_some_and(|norm| norm.after_rotation) || attention.temperature.is_some()
+        })
     };
     if model.config().stack.blocks.iter().any(counts) {
         return false;

@@ -4,8 +4,8 @@ use candle_blocks::{ForwardContext, Position, StackConfig, config::RotaryAxes};
 
 /// Returns the number of tokens before the patches, if the stack depends on patches.
 pub fn n_front(config: &StackConfig) -> Option<usize> {
-    match &config.blocks[0].attention().unwrap().position {
-        Position::Rotary(rotary) => match rotary.axes {
+    match config.blocks[0].attention().map(|of| &of.position) {
+        Ok(Position::Rotary(rotary)) => match rotary.axes {
             Some(RotaryAxes::Patches(axes)) => Some(axes.n_front),
             _ => None,
         },

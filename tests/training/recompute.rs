@@ -1,8 +1,8 @@
 //! Computing activations a second time changes no gradient.
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, CheckpointOptions, DropoutSource, ForwardContext, Parameters,
-    Position, Stack, StackConfig, Topology,
+    AttentionMask, BlockConfig, Checkpoint, CheckpointOptions, DropoutSource, ForwardContext,
+    Parameters, Position, Stack, StackConfig, Topology,
     candle_core::{DType, Tensor, Var},
     checkpoint::scheme::StackPart,
     config::OwnConfig,
@@ -85,7 +85,7 @@ fn compare(
 }
 
 fn shares_keys(config: &StackConfig) -> bool {
-    let mut attentions = config.blocks.iter().map(|block| block.attention().unwrap());
+    let mut attentions = config.blocks.iter().flat_map(BlockConfig::attention);
     attentions.any(|attention| attention.shared_keys.is_some())
 }
 
@@ -93,13 +93,15 @@ fn shares_keys(config: &StackConfig) -> bool {
 fn with_dropout(config: &StackConfig) -> StackConfig {
     let mut config = config.clone();
     for block in &mut config.blocks {
-        block.attention_mut().unwrap().dropout = 0.2;
+        if let Ok(attention) = block.attention_mut() {
+            attention.dropout = 0.2;
+            if let Position::Disentangled(of) = &mut attention.position {
+                of.dropout = 0.1;
+            }
+        }
         block.feed_forward.dropout = 0.1;
         *block = block.clone().with_residual_dropout(0.3);
         block.residual.drop_path = 0.2;
-        if let Position::Disentangled(of) = &mut block.attention_mut().unwrap().position {
-            of.dropout = 0.1;
-        }
         if block.topology != Topology::Sequential {
             block.own = OwnConfig::Falcon {
                 parallel_dropout: 0.1,

@@ -22,6 +22,10 @@ const MAX_BYTES: u64 = 10_000_000;
 const MAX_TEXT_BYTES: usize = 1000;
 /// The number of characters of a wrong value that a message shows.
 const SHOWN_CHARACTERS: usize = 200;
+
+/// Types of layers in `layer_types`: attention to all earlier positions, and with a sliding window.
+const FULL: &str = "full_attention";
+const SLIDING: &str = "sliding_attention";
 /// The limit for the number of blocks: ten times the deepest published transformer (DeepNet, 1,000 layers,
 /// <https://arxiv.org/abs/2203.00555>).
 #[doc(hidden)]
@@ -408,19 +412,41 @@ impl ConfigJson {
         n_layers: usize,
         default: impl Fn(usize) -> bool,
     ) -> Result<Vec<bool>> {
+        let kind = |i: usize| match default(i) {
+            true => SLIDING,
+            false => FULL,
+        };
+        let types = self.layer_types(n_layers, &[FULL, SLIDING], kind)?;
+        Ok(types.iter().map(|&kind| kind == SLIDING).collect())
+    }
+
+    /// Returns each layer's type, one of `known`, from `layer_types`. Without the key, `default` decides.
+    ///
+    /// # Errors
+    /// If the key lists another number of layers, or another type.
+    #[doc(hidden)]
+    pub fn layer_types<'k>(
+        &self,
+        n_layers: usize,
+        known: &[&'k str],
+        default: impl Fn(usize) -> &'k str,
+    ) -> Result<Vec<&'k str>> {
         let key = "layer_types";
         match self.texts(&[key])? {
             None => Ok((0..n_layers).map(default).collect()),
             Some(types) if types.len() == n_layers => {
-                let is_sliding = |kind: &String| match kind.as_str() {
-                    "sliding_attention" => Ok(true),
-                    "full_attention" | "attention" => Ok(false), // the second is an older name
-                    other => {
-                        let known = "only \"full_attention\" and \"sliding_attention\"";
-                        Err(self.error(&[key], format!("{other:?} is not supported, {known}")))
-                    }
+                let one = |kind: &String| {
+                    let kind = match kind.as_str() {
+                        "attention" => FULL, // an older name
+                        kind => kind,
+                    };
+                    known.iter().copied().find(|of| *of == kind).ok_or_else(|| {
+                        let known: Vec<String> = known.iter().map(|of| format!("{of:?}")).collect();
+                        let known = known.join(" and ");
+                        self.error(&[key], format!("{kind:?} is not supported, only {known}"))
+                    })
                 };
-                types.iter().map(is_sliding).collect()
+                types.iter().map(one).collect()
             }
             Some(types) => {
                 let reason = format!("lists {} layers, expected {n_layers}", types.len());

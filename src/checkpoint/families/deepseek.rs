@@ -50,6 +50,7 @@ pub(super) fn softmax_scores(json: &ConfigJson, stack: StackConfig) -> Result<St
         if let Some(experts) = &mut block.feed_forward.experts {
             let routing = &mut experts.routing;
             (routing.scores, routing.weights) = (RoutingScores::Softmax, RoutingWeights::Scores);
+            routing.epsilon = 0.0;
             routing.groups = match &*method {
                 "greedy" => None,
                 _ => routing.groups.map(|groups| ExpertGroups {

@@ -116,10 +116,15 @@ pub(super) fn with_experts(
         top_groups: json.size_or(&["topk_group"], 1)?,
         judged_by: 2,
     };
+    let weights = weights(json, renormalized)?;
     let routing = RoutingConfig {
         scores: RoutingScores::Sigmoid,
-        weights: weights(json, renormalized)?,
+        weights,
         scale: json.number(&["routed_scaling_factor"], 1.0)?,
+        epsilon: match weights {
+            RoutingWeights::Renormalized => 1e-20,
+            _ => 0.0,
+        },
         groups: (n_groups > 1).then_some(groups),
         ..RoutingConfig::new(json.size(&["num_experts_per_tok"])?)
     };

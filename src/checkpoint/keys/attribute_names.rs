@@ -13,6 +13,15 @@ type Aliases = (
 );
 
 const ALL: &[Aliases] = &[
+    (
+        &["lfm2"],
+        &[
+            ("tie_embedding", "tie_word_embeddings"),
+            ("block_ff_dim", "intermediate_size"),
+        ],
+    ),
+    (&["lfm2_moe"], &[("tie_embedding", "tie_word_embeddings")]),
+    (&["lfm3"], &[("rms_norm_eps", "norm_eps")]),
     (&["idefics_vision"], &[("hidden_size", "embed_dim")]),
     (
         &["fsmt"],

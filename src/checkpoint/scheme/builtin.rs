@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::config_json::ConfigJson;
     use crate::checkpoint::plan::outside_blocks::described;
-    use crate::config::{EmbeddingsConfig, HeadTask, Visibility};
+    use crate::config::{EmbeddingsConfig, HeadTask};
 
     const VARIABLE: &str = "CANDLE_BLOCKS_WRITE_MODEL_TYPES";
 
@@ -193,10 +193,7 @@ mod tests {
             family.has_head(HeadTask::CausalLm) && !family.has_head(HeadTask::MaskedLm);
         let block = stack.as_ref().map(|stack| &stack.blocks[0]);
         let is_decoder = block.map_or(has_causal_head, |block| {
-            block
-                .attention()
-                .is_ok_and(|own| own.visibility == Visibility::Causal)
-                && family.pooler.is_none()
+            block.facts().is_causal && family.pooler.is_none()
         });
         let has_experts = |family: &Family| {
             let mut rules = family.block_rules.iter();
@@ -328,7 +325,6 @@ mod tests {
             "funnel",
             "jamba",
             "led",
-            "lfm2",
             "longformer",
             "lxmert",
             "mamba",

@@ -1,7 +1,7 @@
 //! A stack's input: hidden states, masks, positions and an encoder's output.
 
 use candle_blocks::{
-    AttentionMask, BlockConfig, ForwardContext, Position, StackConfig, Visibility,
+    AttentionMask, BlockConfig, ForwardContext, Position, StackConfig,
     candle_core::{DType, Device, Tensor},
     config::RotaryScaling,
 };
@@ -284,8 +284,7 @@ impl Request {
 
     /// Returns whether a cached run gives the same result as a whole one.
     pub fn can_be_cached(&self, config: &StackConfig) -> bool {
-        let causal =
-            |block: &BlockConfig| block.attention().unwrap().visibility == Visibility::Causal;
+        let causal = |block: &BlockConfig| block.facts().is_causal;
         config.blocks.iter().all(causal) && !depends_on_length(config) && self.additive.is_none()
     }
 

@@ -3,8 +3,8 @@
 use candle_blocks::{
     BlockConfig, FeedForwardForm, Position,
     config::{
-        AltUpConfig, LatentConfig, OutputGateSpan, PositionProjections, RelativeBiasSpan,
-        SharedExpertConfig,
+        AltUpConfig, LatentConfig, MixerConfig, OutputGateSpan, PositionProjections,
+        RelativeBiasSpan, SharedExpertConfig,
     },
 };
 use serde_json::Value;
@@ -157,9 +157,16 @@ fn expected(block: &BlockConfig) -> Expected {
     let has_sum = ff.experts.is_some_and(|experts| experts.output_bias);
     let summed = if has_sum { ff.d_model } else { 0 };
     let gemma = block.own.gemma().copied().unwrap_or_default();
+    let mixer = |block: &BlockConfig| match &block.mixer {
+        MixerConfig::ShortConvolution(of) => {
+            let biases = if of.bias { 5 } else { 0 };
+            (4 * of.d_model + of.taps + biases) * of.d_model
+        }
+        other => attention(other.attention().unwrap()),
+    };
     Expected {
         counts: [
-            attention(block.attention().unwrap())
+            mixer(block)
                 + gemma
                     .laurel_rank
                     .map_or(0, |rank| 2 * rank * block.d_model()),
