@@ -127,6 +127,7 @@ pub(super) enum Step {
     FusedPairs,
     LessOne,
     OneRow,
+    Channels,
 }
 
 /// Returns a value that is there, null included.
@@ -134,11 +135,12 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, 
     Value::deserialize(deserializer).map(Some)
 }
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     include_str!("architectures/bases.json"),
     include_str!("architectures/llama.json"),
     include_str!("architectures/gemma.json"),
     include_str!("architectures/experts.json"),
+    include_str!("architectures/hybrids.json"),
     include_str!("architectures/older.json"),
     include_str!("architectures/encoders.json"),
 ];

@@ -3,7 +3,7 @@
 use crate::checkpoint::scheme::matches;
 
 /// The arithmetic that an architecture has and the crate lacks, for a message, by name patterns.
-const LACKING: [(&[&str], &str); 10] = [
+const LACKING: [(&[&str], &str); 9] = [
     (
         &[
             "mamba*",
@@ -20,7 +20,6 @@ const LACKING: [(&[&str], &str); 10] = [
         &["qwen3next", "qwen35*", "qwen4exp", "kimi-linear", "kimi-k3"],
         "gated delta networks",
     ),
-    (&["lfm2*"], "short convolutions"),
     (
         &[
             "glm-dsa",

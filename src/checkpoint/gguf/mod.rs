@@ -185,6 +185,10 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
                 let shape = vec![1, columns];
                 BlockTensor { shape, ..blocks }.add(name, files)?;
             }
+            [channels, taps] if step == ConversionStep::Channels => {
+                let shape = vec![channels, 1, taps];
+                BlockTensor { shape, ..blocks }.add(name, files)?;
+            }
             _ => blocks.add(name, files)?,
         }
     }
@@ -251,6 +255,8 @@ enum ConversionStep {
     LessOne,
     /// A vector is stored as a matrix with one row.
     OneRow,
+    /// The taps of a convolution, `[channels, 1, taps]`, are stored as `[channels, taps]`.
+    Channels,
 }
 
 /// A tensor in blocks, or one of several in a stack.
@@ -334,7 +340,7 @@ impl Compute for BlockTensor {
             self.numbers(files, start + rows.start * width..start + rows.end * width)
         };
         match self.step {
-            ConversionStep::None | ConversionStep::OneRow => of(rows),
+            ConversionStep::None | ConversionStep::OneRow | ConversionStep::Channels => of(rows),
             ConversionStep::LessOne => {
                 Ok(of(rows)?.into_iter().map(|number| number - 1.0).collect())
             }

@@ -84,6 +84,7 @@ impl Architecture {
             }
             Some(Step::LessOne) if name.ends_with(".weight") => ConversionStep::LessOne,
             Some(Step::OneRow) => ConversionStep::OneRow,
+            Some(Step::Channels) => ConversionStep::Channels,
             _ => ConversionStep::None,
         }
     }

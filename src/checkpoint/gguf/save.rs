@@ -196,7 +196,7 @@ impl EntrySource {
                 ));
             }
             match self.step {
-                ConversionStep::None | ConversionStep::OneRow => {}
+                ConversionStep::None | ConversionStep::OneRow | ConversionStep::Channels => {}
                 ConversionStep::LessOne => one.iter_mut().for_each(|number| *number += 1.0),
                 ConversionStep::Unpermute(n_heads, n_turned) => {
                     let n_rows = self.entry.shape.first().copied().unwrap_or(0);

@@ -20,6 +20,12 @@ const ALL: &[(&str, Compute)] = &[
     }),
     ("minus", |keys, names| keys.minus(names)),
     ("layers-from", |keys, kinds| keys.layers_from(kinds)),
+    ("types-by-key-heads", |keys, other| {
+        keys.types_by_key_heads(other)
+    }),
+    ("key-heads-of-attention", |keys, _| {
+        keys.key_heads_of_attention()
+    }),
     ("sections", |keys, _| keys.sections()),
     ("n-blocks", |keys, _| Ok(keys.n_blocks()?.into())),
     // llama.cpp's for files without the keys.
@@ -178,6 +184,46 @@ impl Keys<'_> {
         };
         let kinds = (0..self.n_blocks()?).map(|i| if i < n_first { first } else { other });
         Ok(kinds.collect())
+    }
+
+    /// Each layer's number of key heads, which is 0 where it has another mixer than attention.
+    fn key_heads(&self) -> Result<Vec<usize>> {
+        const KEY: &str = "attention.head_count_kv";
+        let n_blocks = self.n_blocks()?;
+        let Some(Value::Array(layers)) = self.optional(KEY) else {
+            return Ok(vec![self.size(KEY)?; n_blocks]);
+        };
+        let sizes = layers.iter().map(|n| usize::try_from(n.as_u64()?).ok());
+        match sizes.collect::<Option<Vec<usize>>>() {
+            Some(sizes) if sizes.len() == n_blocks => Ok(sizes),
+            _ => {
+                let reason = format!("expected {n_blocks} integers, one for each layer");
+                Err(self.error(KEY, reason))
+            }
+        }
+    }
+
+    /// The type of each layer: attention, or `other` for layers without key heads.
+    fn types_by_key_heads(&self, other: &str) -> Result<Value> {
+        let kind = |n: usize| if n == 0 { other } else { "full_attention" };
+        Ok(self.key_heads()?.into_iter().map(kind).collect())
+    }
+
+    /// The number of key heads in the layers with attention.
+    fn key_heads_of_attention(&self) -> Result<Value> {
+        let mut sizes = self.key_heads()?;
+        sizes.retain(|&n| n > 0);
+        sizes.dedup();
+        match sizes[..] {
+            [] => Ok(Value::Null),
+            [n] => Ok(n.into()),
+            _ => {
+                let reason = format!(
+                    "the layers with attention have {sizes:?} key heads; expected one number"
+                );
+                Err(self.error("attention.head_count_kv", reason))
+            }
+        }
     }
 
     /// The dimension pairs that turn by time, row and column.
