@@ -5,7 +5,7 @@ use std::{fmt::Write, path::PathBuf};
 use anyhow::{Context, Result};
 use candle_blocks::candle_core::{DType, Device};
 use candle_blocks::config::{EmbeddingsConfig, ModelConfig};
-use candle_blocks::{Checkpoint, LoadReport, StackConfig, Weights};
+use candle_blocks::{BlockConfig, Checkpoint, LoadReport, StackConfig, Weights};
 use serde::Serialize;
 
 use crate::model::SourceArgs;
@@ -184,7 +184,16 @@ fn text(inspection: &Inspection) -> Result<String> {
     if let Some(block) = inspection.config.blocks.first() {
         let feed_forward = &block.feed_forward;
         writeln!(out, "width      {}", block.d_model())?;
-        if let Ok(attention) = block.attention() {
+        let blocks = inspection.config.blocks.iter();
+        let states = blocks.clone().filter_map(|block| block.facts().state);
+        if let Some(largest) = states.clone().max() {
+            let (n, all) = (states.count(), inspection.config.blocks.len());
+            writeln!(
+                out,
+                "recurrent  {n} of {all} blocks, with a state of {largest} elements for each sequence"
+            )?;
+        }
+        if let Some(attention) = blocks.flat_map(BlockConfig::attention).next() {
             writeln!(
                 out,
                 "attention  {} heads of {}, {} key/value heads, {:?}",

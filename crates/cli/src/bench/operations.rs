@@ -4,26 +4,26 @@
 //! of experts, the experts that a row uses. Norms and activations are not counted.
 
 use candle_blocks::{
-    AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm, Result, StackConfig,
-    Visibility,
+    AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm, StackConfig, Visibility,
 };
 
 /// Returns the operations in a stack on `batch` sequences with length `seq`; an encoder output for cross-attention has the same
 /// length.
-///
-/// # Errors
-/// If the mixer of a block is not attention.
-pub fn of_stack(config: &StackConfig, batch: usize, seq: usize) -> Result<f64> {
+pub fn of_stack(config: &StackConfig, batch: usize, seq: usize) -> f64 {
     let block = |&i: &usize| of_block(&config.blocks[i], batch, seq);
     config.layers.iter().map(block).sum()
 }
 
 /// Returns the operations in one block.
-fn of_block(config: &BlockConfig, batch: usize, seq: usize) -> Result<f64> {
+fn of_block(config: &BlockConfig, batch: usize, seq: usize) -> f64 {
     let cross = config.cross_attention.as_ref();
-    Ok(of_attention(config.attention()?, batch, seq)
+    let mixer = match config.attention() {
+        Ok(attention) => of_attention(attention, batch, seq),
+        Err(_) => product(batch * seq, config.mixer.multiplied_weights(), 1),
+    };
+    mixer
         + cross.map_or(0.0, |cross| of_attention(cross, batch, seq))
-        + of_feed_forward(&config.feed_forward, batch * seq))
+        + of_feed_forward(&config.feed_forward, batch * seq)
 }
 
 /// Returns the operations in a feed-forward on `rows` rows.
@@ -116,14 +116,11 @@ mod tests {
         let (batch, seq) = (2.0, 5.0);
         let linear = 2.0 * batch * seq * (4.0 * 12.0 * 12.0 + 2.0 * 12.0 * 48.0);
         assert_eq!(
-            of_block(&block, 2, 5).unwrap(),
+            of_block(&block, 2, 5),
             linear + 4.0 * batch * seq * seq * 12.0
         );
         let twice = StackConfig::new(vec![block.clone()], None).with_layers(vec![0, 0]);
-        assert_eq!(
-            of_stack(&twice, 2, 5).unwrap(),
-            2.0 * of_block(&block, 2, 5).unwrap()
-        );
+        assert_eq!(of_stack(&twice, 2, 5), 2.0 * of_block(&block, 2, 5));
     }
 
     #[test]

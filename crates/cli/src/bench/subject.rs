@@ -114,7 +114,7 @@ impl Subject {
         }
         Ok(Self {
             layers: layers(&config)?,
-            operations: operations::of_stack(&config, batch, seq)?,
+            operations: operations::of_stack(&config, batch, seq),
             family: family.to_string(),
             config,
             x,

@@ -18,6 +18,8 @@ pub struct MixerFacts {
     pub shares_from: Option<usize>,
     /// How a packed stack treats padding.
     pub padding: PaddedRows,
+    /// How many elements a recurrent mixer's state has for one sequence. `None` if a cache grows with every position.
+    pub state: Option<usize>,
     /// The heads, if the mixer has any.
     pub heads: Option<HeadLayout>,
 }
@@ -61,6 +63,7 @@ impl AttentionConfig {
                 true => PaddedRows::Masked,
                 false => PaddedRows::LeftOut,
             },
+            state: None,
             heads: Some(HeadLayout {
                 n_heads: self.n_heads,
                 n_kv_heads: self.n_kv_heads,

@@ -75,6 +75,16 @@ impl MixerConfig {
         }
     }
 
+    /// Returns how many weights each position multiplies in a mixer that is not attention, whose products depend on the
+    /// length too.
+    #[doc(hidden)]
+    pub fn multiplied_weights(&self) -> usize {
+        match self {
+            Self::Attention(_) => 0,
+            Self::ShortConvolution(of) => (4 * of.d_model + of.taps) * of.d_model,
+        }
+    }
+
     /// # Errors
     /// Same as [`BlockConfig::validate`](crate::BlockConfig::validate).
     pub(super) fn validate(&self) -> Result<()> {

@@ -52,6 +52,7 @@ impl ShortConvolutionConfig {
             reads_positions: false,
             shares_from: None,
             padding: PaddedRows::LeftOut,
+            state: Some(self.taps.saturating_sub(1) * self.d_model),
             heads: None,
         }
     }
