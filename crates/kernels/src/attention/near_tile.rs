@@ -1,7 +1,7 @@
 //! Products whose right operands are in the cache.
 
 use super::Operand;
-use crate::products::{Ahead, DotTile, Dots, Format, Total};
+use crate::products::{Ahead, DotTile, Dots, Format, PanelChunk, Total};
 use crate::vectors::Task;
 
 /// A [`DotTile`] for keys or values, which are in the cache already. The type disables prefetching at compile time.
@@ -30,9 +30,9 @@ impl<'a, F: Format<Element = f32>> NearTile<'a, F> {
             rows: self.rows,
             depth: self.depth,
             a: self.a,
-            b: self.b,
+            b: PanelChunk::packed(&[], self.b),
             layout: F::Layout::default(),
-            ahead: Ahead::Nothing,
+            ahead: Ahead::NOTHING,
             totals: self.totals,
             total: self.total,
         }

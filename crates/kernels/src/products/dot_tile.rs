@@ -12,7 +12,8 @@
 //!    ..                  ..          ..
 //! ```
 
-use super::{Dots, Format, Total, WIDTH, parts};
+use super::{Dots, Format, Total, WIDTH, format::Tile, parts};
+use crate::threads::parallel;
 use crate::vectors::prefetch::{self, LINE};
 use crate::vectors::{Task, Vectors};
 
@@ -24,8 +25,8 @@ pub struct DotTile<'a, F: Format> {
     pub depth: usize,
     /// The left operand: packed rows, [`Dots::ROW_WORDS`] apart.
     pub a: &'a [F::Word],
-    /// The right operand: the panel's words, starting with this chunk.
-    pub b: &'a [F::Word],
+    /// The right operand.
+    pub b: PanelChunk<'a, F::Word>,
     pub layout: F::Layout,
     /// The data to prefetch after this chunk.
     pub ahead: Ahead,
@@ -35,75 +36,165 @@ pub struct DotTile<'a, F: Format> {
     pub total: Total,
 }
 
-/// The right operand's data that a tile prefetches while it computes.
+/// One chunk of a panel.
+#[derive(Clone, Copy, Debug)]
+pub struct PanelChunk<'a, W> {
+    pub form: Form,
+    /// The scale words, or the widened scales.
+    pub scales: &'a [W],
+    /// The values' words.
+    pub values: &'a [W],
+}
+
+impl<'a, W> PanelChunk<'a, W> {
+    /// Creates a chunk from its packed words.
+    pub fn packed(scales: &'a [W], values: &'a [W]) -> Self {
+        Self {
+            form: Form::Packed,
+            scales,
+            values,
+        }
+    }
+}
+
+/// How a panel's chunk is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ahead {
-    /// No prefetch, because the columns are packed on demand.
-    Nothing,
-    /// The next chunk, which directly follows this one.
-    NextChunk,
-    /// A share of the next chunk, divided equally among the tiles that use this chunk. Prefetching it all during
-    /// one tile would exceed the cache lines that a core can wait for.
-    ShareOfNextChunk { tile: usize, n_tiles: usize },
+pub enum Form {
+    /// As packed.
+    Packed,
+    /// As [`Widen`](super::Widen) leaves it.
+    Widened,
+}
+
+/// The memory that a tile prefetches while it computes.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    pub from: *const u8,
+    pub bytes: usize,
+}
+
+impl Ahead {
+    /// No prefetch.
+    pub const NOTHING: Self = Self {
+        from: std::ptr::null(),
+        bytes: 0,
+    };
+
+    /// Prefetches as many words as a packed chunk has, directly after it: the next chunk.
+    pub fn next_chunk<W>(chunk: &[W]) -> Self {
+        Self {
+            from: chunk.as_ptr_range().end.cast(),
+            bytes: size_of_val(chunk),
+        }
+    }
+
+    /// Returns one tile's share, if several tiles use this chunk. Prefetching it all during one tile would exceed the
+    /// cache lines that a core can wait for.
+    pub fn share(self, tile: usize, n_tiles: usize) -> Self {
+        let lines = parallel::part(self.bytes.div_ceil(LINE), n_tiles, tile);
+        Self {
+            from: self.from.wrapping_add(lines.start * LINE),
+            bytes: lines.len() * LINE,
+        }
+    }
 }
 
 /// Adds `Σ a·b` over the chunk to the totals.
 impl<F: Format, D: Dots<F>> Task<D> for DotTile<'_, F> {
     #[inline(always)]
     fn compute(self, dots: D) {
+        match self.b.form {
+            Form::Packed => self.by_rows::<D, false>(dots),
+            Form::Widened => dots.multiply_widened(self),
+        }
+    }
+}
+
+impl<F: Format> Tile<F> for DotTile<'_, F> {
+    #[inline(always)]
+    fn multiply_as<G, D: Dots<G>>(self, d: D)
+    where
+        G: Format<Element = F::Element, Word = F::Word, Layout = F::Layout>,
+    {
+        d.enter(SharedTile(DotTile::<G> {
+            rows: self.rows,
+            depth: self.depth,
+            a: self.a,
+            b: self.b,
+            layout: self.layout,
+            ahead: self.ahead,
+            totals: self.totals,
+            total: self.total,
+        }));
+    }
+}
+
+/// A tile of a widened chunk, in a format that others share.
+struct SharedTile<'a, F: Format>(DotTile<'a, F>);
+
+impl<F: Format, D: Dots<F>> Task<D> for SharedTile<'_, F> {
+    #[inline(always)]
+    fn compute(self, d: D) {
+        self.0.by_rows::<D, true>(d);
+    }
+}
+
+impl<F: Format> DotTile<'_, F> {
+    #[inline(always)]
+    fn by_rows<D: Dots<F>, const WIDENED: bool>(self, dots: D) {
         macro_rules! by_rows {
             ($($rows:literal)*) => {
                 match self.rows {
                     // The compiler removes tile heights for which this instruction set lacks registers.
-                    $($rows if const { $rows <= D::ROWS } => self.accumulate::<D, $rows>(dots),)*
+                    $($rows if const { $rows <= D::ROWS } => self.accumulate::<D, WIDENED, $rows>(dots),)*
                     rows => panic!("a tile of {rows} rows"),
                 }
             };
         }
         by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13 14)
     }
-}
 
-impl<F: Format> DotTile<'_, F> {
     #[inline(always)]
-    fn accumulate<D: Dots<F>, const ROWS: usize>(mut self, d: D) {
+    fn accumulate<D: Dots<F>, const WIDENED: bool, const ROWS: usize>(mut self, d: D) {
         let lanes = D::PANEL / WIDTH;
         let Self {
             depth,
             a,
             b,
             layout,
+            ahead,
             ..
         } = self;
         let groups = depth.div_ceil(F::GROUP);
-        let (scale_words, words) = (F::scale_words(layout, depth), F::chunk_words(layout, depth));
-        let next = b.as_ptr().wrapping_add(words * D::PANEL).cast::<u8>();
-        let panel_bytes = F::GROUP_WORDS * D::PANEL * size_of::<F::Word>() / F::GROUPS;
-        // Bytes that the prefetch address advances for each group, and a mask that selects the groups that
-        // prefetch: those with none of the mask's bits.
-        let (ahead, step, mask) = match self.ahead {
+        let part_terms = F::part(layout);
+        let n_parts = parts(depth, part_terms).max(1);
+        // Bytes that the prefetch address advances for each group, whether a group prefetches two cache lines, and a
+        // mask that selects the groups that prefetch: those with none of the mask's bits. A loop over more lines made
+        // the compiler spill sums.
+        let (step, two_lines, mask) = match ahead.bytes / (F::CHUNK / F::GROUP) {
             // One superfluous hint rather than a second condition in the loop.
-            Ahead::Nothing => (next, 0, usize::MAX),
-            Ahead::NextChunk => (next, panel_bytes, 0),
-            Ahead::ShareOfNextChunk { tile, n_tiles } => {
-                let groups_per_line = (n_tiles * LINE / panel_bytes).clamp(1, LINE);
-                let shift = groups_per_line.ilog2();
-                let share = groups.div_ceil(1 << shift) * LINE;
-                (
-                    next.wrapping_add(tile * share),
-                    LINE >> shift,
-                    (1 << shift) - 1,
-                )
+            0 => (0, false, usize::MAX),
+            step @ ..LINE => {
+                let shift = LINE.ilog2() - step.next_power_of_two().ilog2();
+                (LINE >> shift, false, (1 << shift) - 1)
             }
+            step => (step, step > LINE, 0),
         };
         assert!(depth <= F::CHUNK && a.len() >= ROWS * D::ROW_WORDS);
-        assert!(b.len() >= words * D::PANEL);
+        let scale_words = match WIDENED {
+            true => D::WIDENED.scales,
+            false => F::scale_words(layout, depth) * D::PANEL,
+        };
+        let value_words = match WIDENED {
+            true => groups * D::TILE_WORDS,
+            false => groups.div_ceil(F::GROUPS) * F::GROUP_WORDS,
+        };
+        assert!(b.scales.len() >= scale_words && b.values.len() >= value_words * D::PANEL);
         assert!(self.totals.len() >= ROWS * D::PANEL);
         let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
-        let scales = |j: usize| b.as_ptr().wrapping_add(j * lanes);
-        let part_terms = F::part(layout);
+        let scales = |j: usize| b.scales.as_ptr().wrapping_add(j * lanes);
         let groups_of_part = part_terms / F::GROUP;
-        for part in 0..parts(depth, part_terms).max(1) {
+        for part in 0..n_parts {
             // Loops rather than nested `from_fn`: the inner closure would not be inlined, and would pass the sums
             // through memory.
             // SAFETY: by the assertions above, `a` holds ROWS packed rows, and `b` the panel's scales.
@@ -116,8 +207,10 @@ impl<F: Format> DotTile<'_, F> {
             }
             let in_part = part * groups_of_part..groups.min((part + 1) * groups_of_part);
             let added = match F::MOST_PARTS {
-                // SAFETY: as above; `b` holds `groups` word rows after its scales.
-                1 => unsafe { d.add_groups::<ROWS>(a.as_ptr(), b.as_ptr(), groups, &mut sums) },
+                // SAFETY: as above; `b` holds `groups` word rows.
+                1 => unsafe {
+                    d.add_groups::<ROWS>(a.as_ptr(), b.values.as_ptr(), groups, &mut sums)
+                },
                 _ => 0,
             };
             for group in in_part.start + added..in_part.end {
@@ -126,26 +219,28 @@ impl<F: Format> DotTile<'_, F> {
                     let line = LINE / size_of::<F::Word>();
                     prefetch::near(row(ROWS).wrapping_add(group * line));
                     if group & mask == 0 {
-                        let ahead = ahead.wrapping_add(group * step);
-                        prefetch::far(ahead);
-                        // With AVX-512 a panel row is two cache lines. Otherwise it is at most one, and the second
-                        // hint runs one row further ahead.
-                        if self.ahead == Ahead::NextChunk {
-                            prefetch::far(ahead.wrapping_add(LINE));
+                        let from = ahead.from.wrapping_add(group * step);
+                        prefetch::far(from);
+                        if two_lines {
+                            prefetch::far(from.wrapping_add(LINE));
                         }
                     }
                 }
                 // No branch between widening the columns and multiplying them: with a branch, the compiler
                 // spilled sums to keep the widened operands (int8 on NEON).
-                let at = (scale_words + group / F::GROUPS * F::GROUP_WORDS) * D::PANEL;
-                let place = group % F::GROUPS;
                 // No `from_fn`, as above: in its closure, a word's widening was not inlined.
-                // SAFETY: group < groups, so the loads end within `b`.
-                let b: [D::Right; WIDTH] = unsafe {
-                    [
-                        d.right(scales(0).add(at), place),
-                        d.right(scales(1).add(at), place),
-                    ]
+                let b: [D::Right; WIDTH] = if WIDENED {
+                    let at = group * WIDTH * D::TILE_WORDS * lanes;
+                    let from = b.values.as_ptr().wrapping_add(at);
+                    // SAFETY: group < groups, so the loads end within `b`.
+                    unsafe { [d.widened(from), d.widened(from.add(D::TILE_WORDS * lanes))] }
+                } else {
+                    let at = group / F::GROUPS * F::GROUP_WORDS * D::PANEL;
+                    let place = group % F::GROUPS;
+                    let from = b.values.as_ptr().wrapping_add(at);
+                    // SAFETY: group < groups, so the loads end within `b`.
+                    // SAFETY: as above.
+                    unsafe { [d.right(from, place), d.right(from.add(lanes), place)] }
                 };
                 for (i, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: i < ROWS, `a` holds ROWS packed rows, and group < CHUNK / GROUP.
@@ -155,8 +250,19 @@ impl<F: Format> DotTile<'_, F> {
                     }
                 }
             }
-            // SAFETY: the panel's scales, as above, for a part in the chunk.
-            let column_scales = unsafe { d.scales(layout, [scales(0), scales(1)], part) };
+            let column_scales = if WIDENED {
+                // SAFETY: part < n_parts, and the widened scales hold as many as any chunk has parts.
+                unsafe {
+                    b.scales
+                        .as_ptr()
+                        .cast::<[D::Scales; WIDTH]>()
+                        .add(part)
+                        .read_unaligned()
+                }
+            } else {
+                // SAFETY: the panel's scales, as above, for a part in the chunk.
+                unsafe { d.scales(layout, [scales(0), scales(1)], part) }
+            };
             let total = match part {
                 0 => self.total,
                 _ => Total::Running,

@@ -152,6 +152,13 @@ pub trait Dots<F: Format>: Instructions {
     /// Columns in a panel, which is as wide as a tile.
     const PANEL: usize = WIDTH * <Self::Vectors as Vectors<F::Element>>::LANES;
 
+    /// The words in a chunk that is widened once for several tiles.
+    const WIDENED: WidenedWords = WidenedWords::NONE;
+    /// A column's words in a widened group: the first in [`Self::Right`].
+    const WIDENED_GROUP: usize = 1;
+    /// A column's words in a group, as tiles of widened chunks read it.
+    const TILE_WORDS: usize = Self::WIDENED_GROUP;
+
     /// Returns how rows are packed that are multiplied by columns in `layout`.
     fn chunks(layout: F::Layout) -> Chunks {
         Chunks {
@@ -181,6 +188,25 @@ pub trait Dots<F: Format>: Instructions {
     /// each, and `place` is below [`Format::GROUPS`].
     unsafe fn right(self, from: *const F::Word, place: usize) -> Self::Right;
 
+    /// Computes a tile of a widened chunk, with the code for a format whose widened chunks are equal.
+    ///
+    /// # Panics
+    /// If [`Self::WIDENED`] is empty.
+    #[inline(always)]
+    fn multiply_widened(self, _: impl Tile<F>) {
+        panic!("a format whose tiles read packed chunks")
+    }
+
+    /// Loads one group per column, for `LANES` adjacent columns, from a widened chunk.
+    ///
+    /// # Safety
+    /// [`Self::WIDENED_GROUP`] word vectors can be read at `from`.
+    #[inline(always)]
+    unsafe fn widened(self, from: *const F::Word) -> Self::Right {
+        // SAFETY: the caller's promise.
+        unsafe { self.right(from, 0) }
+    }
+
     /// Returns a part's initial accumulator, for one row and one column vector.
     ///
     /// # Safety
@@ -203,12 +229,12 @@ pub trait Dots<F: Format>: Instructions {
     /// return 0.
     ///
     /// # Safety
-    /// `rows` points to `ROWS` packed rows, and `panel` to [`Format::SCALE_WORDS`] and `groups` consecutive panel rows.
+    /// `rows` points to `ROWS` packed rows, and `values` to `groups` consecutive panel rows.
     #[inline(always)]
     unsafe fn add_groups<const ROWS: usize>(
         self,
         _rows: *const F::Word,
-        _panel: *const F::Word,
+        _values: *const F::Word,
         _groups: usize,
         _sums: &mut [[Self::Sum; WIDTH]; ROWS],
     ) -> usize {
@@ -254,6 +280,39 @@ pub trait Dots<F: Format>: Instructions {
         part: usize,
         scales: Self::Scales,
     ) -> <Self::Vectors as Vectors<F::Element>>::Vector;
+}
+
+/// A tile's computation, for [`Dots::multiply_widened`].
+pub trait Tile<F: Format> {
+    /// Computes the tile with the code for another format, which is compiled once for all formats that share it.
+    fn multiply_as<G, D: Dots<G>>(self, d: D)
+    where
+        G: Format<Element = F::Element, Word = F::Word, Layout = F::Layout>;
+}
+
+/// The words in a panel's widened chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WidenedWords {
+    /// The fewest tiles for which a chunk is widened. With fewer, widening it in each tile is faster.
+    pub fewest_tiles: usize,
+    /// Words for the scales, which precede the values.
+    pub scales: usize,
+    /// Words for the values.
+    pub values: usize,
+}
+
+impl WidenedWords {
+    /// No words, because tiles read packed chunks.
+    pub const NONE: Self = Self {
+        fewest_tiles: usize::MAX,
+        scales: 0,
+        values: 0,
+    };
+
+    /// Returns the word count.
+    pub const fn all(self) -> usize {
+        self.scales + self.values
+    }
 }
 
 /// Implements [`Dots`]' methods, each inlined. The `unsafe` methods, which read through pointers, come last.

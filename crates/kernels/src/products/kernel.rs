@@ -12,6 +12,7 @@ use super::tiles::TileKernel;
 use super::{
     ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTile, Dots, Format, InPlaceTile,
     PackByRows, PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, UnpackColumn,
+    Widen, WidenedWords,
     formats::group_scales::{E2M1, NON_LINEAR},
     formats::quantized::Quantized,
     pack_panel::transposed_columns,
@@ -63,10 +64,14 @@ kernel! {
         chunks(layout: F::Layout) -> Chunks { D::chunks(layout) }
         /// Returns how many columns are transposed together while a panel is packed.
         transposed_columns() -> usize { transposed_columns::<F, D>() }
+        /// Returns the words in a widened chunk, which is empty if tiles read packed words.
+        widened() -> WidenedWords { D::WIDENED }
         /// Returns the row blocking.
         blocking() -> Blocking { Blocking::OF_VECTORS }
     }
     tasks {
+        /// Widens a packed chunk for the tiles that use it.
+        dots widen(Widen<F>);
         /// Adds one chunk in a tile to the totals.
         dots multiply(DotTile<F>);
         /// Computes one or two rows, in panel pairs.

@@ -31,14 +31,15 @@ pub(crate) mod transpose;
 mod unpack;
 pub(crate) mod view;
 mod weight;
+mod widen;
 mod working_memory;
 
 use apply_epilogue::{ApplyEpilogue, ApplyEpilogueToPanels, Results};
 use blocks::{Blocking, RowBlocks};
-pub(crate) use dot_tile::{Ahead, DotTile};
+pub(crate) use dot_tile::{Ahead, DotTile, Form, PanelChunk};
 pub use epilogue::{Epilogue, GateClamp, Scale};
 pub(crate) use format::{Dots, Format};
-use format::{dots, parts};
+use format::{WidenedWords, dots, parts};
 pub use formats::group_scales::{GroupScales, NON_LINEAR_ZERO, ScaleType};
 use halves::Halves;
 use in_place::InPlaceTile;
@@ -62,6 +63,7 @@ pub(crate) use transpose::PackColumns;
 use unpack::UnpackColumn;
 pub(crate) use view::View;
 pub use weight::{PackedWeight, WeightFormat};
+use widen::Widen;
 use working_memory::{HIDDEN, PACKED, TILE};
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use bytemuck::cast_slice;
+use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
-    Ahead, ApplyEpilogue, Columns, DotTile, Format, InPlaceTile, NEXT_PANEL, PackColumns,
-    PackedRows, Product, Results, TaskRows, Total, View, in_place, product::PanelSums,
+    Ahead, ApplyEpilogue, Columns, DotTile, Form, Format, InPlaceTile, Kernel, NEXT_PANEL,
+    PackColumns, PackedRows, PanelChunk, Product, Results, TaskRows, Total, View, Widen, in_place,
+    product::PanelSums,
 };
 use crate::vectors::{Real, prefetch};
 
@@ -50,8 +51,18 @@ impl<F: Format> Product<'_, F> {
             let terms = chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK);
             let is_last = chunk + 1 == n_chunks;
             let total = Total::of_chunk(chunk);
-            let b = match self.b {
-                Columns::Packed(b) => b.chunk(panel, chunk),
+            let (b, ahead) = match self.b {
+                Columns::Packed(b) => {
+                    let (packed, ahead) = self.packed_chunk(b.chunk(panel, chunk), terms.len());
+                    let chunk = Widen {
+                        scales: packed.scales,
+                        values: packed.values,
+                        depth: terms.len(),
+                        layout: b.layout(),
+                        to: cast_slice_mut(&mut *packing),
+                    };
+                    (for_tiles(kernel, n_tiles, chunk), ahead)
+                }
                 Columns::InPlace(b) if reads_in_place(n_rows, b, columns, width) => {
                     kernel.multiply_in_place(InPlaceTile {
                         rows: n_rows,
@@ -74,7 +85,7 @@ impl<F: Format> Product<'_, F> {
                         rows: terms.clone(),
                         panel: packing,
                     });
-                    cast_slice(packing)
+                    (PanelChunk::packed(&[], cast_slice(packing)), Ahead::NOTHING)
                 }
             };
             for tile in 0..n_tiles {
@@ -89,10 +100,7 @@ impl<F: Format> Product<'_, F> {
                     a: a.chunk(chunk, part.rows.start + rows.start),
                     b,
                     layout: self.b.layout(),
-                    ahead: match self.b {
-                        Columns::Packed(_) => Ahead::ShareOfNextChunk { tile, n_tiles },
-                        Columns::InPlace(_) => Ahead::Nothing,
-                    },
+                    ahead: ahead.share(tile, n_tiles),
                     totals,
                     total,
                 });
@@ -101,6 +109,14 @@ impl<F: Format> Product<'_, F> {
                 }
             }
         }
+    }
+
+    /// Returns the packed chunk with depth `depth` that `b` starts with, and the memory after it.
+    fn packed_chunk<'b>(&self, b: &'b [F::Word], depth: usize) -> (PanelChunk<'b, F::Word>, Ahead) {
+        let (layout, width) = (self.b.layout(), self.kernel.panel());
+        let chunk = &b[..F::chunk_words(layout, depth) * width];
+        let (scales, values) = chunk.split_at(F::scale_words(layout, depth) * width);
+        (PanelChunk::packed(scales, values), Ahead::next_chunk(chunk))
     }
 
     /// Computes a panel's totals, if only one row tile uses it, so that it streams in from memory.
@@ -118,19 +134,45 @@ impl<F: Format> Product<'_, F> {
     ) {
         let ((depth, _), layout) = (self.b.shape(), self.b.layout());
         for chunk in 0..depth.div_ceil(F::CHUNK).max(1) {
+            let depth = (depth - chunk * F::CHUNK).min(F::CHUNK);
+            let words = &b[chunk * F::chunk_words(layout, F::CHUNK) * self.kernel.panel()..];
+            let (b, ahead) = self.packed_chunk(words, depth);
             self.kernel.multiply(DotTile {
                 rows,
-                depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
+                depth,
                 a: &a[chunk * a_stride..],
-                b: &b[chunk * F::chunk_words(layout, F::CHUNK) * self.kernel.panel()..],
+                b,
                 layout,
-                ahead: Ahead::NextChunk,
+                ahead,
                 totals,
                 total: Total::of_chunk(chunk),
             });
         }
         let end = F::column_words(layout, depth) * self.kernel.panel();
         prefetch::bytes(b.as_ptr().wrapping_add(end), NEXT_PANEL);
+    }
+}
+
+/// Returns a packed chunk as `n_tiles` tiles read it: widened, if that is faster than widening it in each tile.
+pub(crate) fn for_tiles<'a, F: Format>(
+    kernel: &dyn Kernel<F>,
+    n_tiles: usize,
+    chunk: Widen<'a, F>,
+) -> PanelChunk<'a, F::Word> {
+    let words = kernel.widened();
+    if n_tiles < words.fewest_tiles {
+        return PanelChunk::packed(chunk.scales, chunk.values);
+    }
+    let to = chunk.to;
+    kernel.widen(Widen {
+        to: &mut *to,
+        ..chunk
+    });
+    let (scales, values) = to.split_at(words.scales);
+    PanelChunk {
+        form: Form::Widened,
+        scales,
+        values,
     }
 }
 

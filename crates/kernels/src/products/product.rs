@@ -204,12 +204,13 @@ impl<'a, F: Format> Product<'a, F> {
         };
         let columns = match self.b {
             Columns::InPlace(_) => F::CHUNK * width,
-            Columns::Packed(_) => 0,
+            Columns::Packed(_) => self.kernel.widened().all(),
         };
         let totals = panels * rows * width;
         lend(TILE, totals + columns + staged, |all| {
-            let (totals, rest) = all.split_at_mut(totals);
-            let (columns, staged) = rest.split_at_mut(columns);
+            // First, because the memory is aligned for vectors.
+            let (columns, rest) = all.split_at_mut(columns);
+            let (totals, staged) = rest.split_at_mut(totals);
             let sums = PanelSums { totals, columns };
             work(&mut TaskMemory { sums, staged });
         });
@@ -320,6 +321,6 @@ pub(crate) struct TaskMemory<'a, T> {
 pub(crate) struct PanelSums<'a, T> {
     /// Totals for the panels that are computed together, `[panels, rows, panel width]`.
     pub totals: &'a mut [T],
-    /// A panel chunk that is packed on demand.
+    /// A panel chunk that is packed or widened on demand.
     pub columns: &'a mut [T],
 }

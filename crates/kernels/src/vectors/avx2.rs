@@ -140,6 +140,7 @@ impl Words for Avx2 {
     type Pairs = __m256i;
     // 16 registers: 10 sums, 4 vectors of widened columns, 1 or 2 broadcasts of a row.
     const WIDENED_ROWS: usize = 5;
+    const WIDENED_ONCE: bool = true;
 
     instructions! {
         fn splat_word(word: u32) -> __m256i { _mm256_set1_epi32(word as i32) }

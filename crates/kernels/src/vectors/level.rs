@@ -76,6 +76,10 @@ pub trait Words: Vectors<f32> {
     /// The maximum row count for byte operands, which are multiplied as [`Self::Pairs`].
     const BYTE_ROWS: usize = Self::WIDENED_ROWS;
 
+    /// True if a chunk of quantized weights is widened once for several tiles. With many rows in a tile, widening it
+    /// in registers again is faster (AVX-512 on Zen 4).
+    const WIDENED_ONCE: bool = false;
+
     /// Loads a word vector with any alignment.
     ///
     /// # Safety

@@ -7,8 +7,9 @@ use half::bf16;
 use super::group_scales::{E2M1, NON_LINEAR};
 use super::quantized::Quantized;
 use super::quantized_dots::{self, quantized_dots, short_quantized_dots};
+use crate::products::format::Tile;
 use crate::products::formats::{bf16 as pairs, int8};
-use crate::products::{Dots, WIDTH, dots};
+use crate::products::{Dots, Format, WIDTH, WidenedWords, dots};
 use crate::vectors::amx::Amx;
 use crate::vectors::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
 use crate::vectors::{Vectors, Words};
@@ -77,6 +78,7 @@ macro_rules! vnni_quantized_dots {
             (self) -> Avx512 { self.avx512() }
             // Leaves registers for four vectors with widened values.
             rows Avx512::WIDENED_ROWS;
+            widened Avx512::WIDENED_ONCE;
             dot(left, right, sum) {
                 // SAFETY: the token proves AVX-512 VNNI.
                 unsafe {
@@ -94,11 +96,12 @@ quantized_dots! {
     (self) -> Avx512 { self.avx512() }
     rows Avx512::WIDENED_ROWS;
     bytes 1;
+    widened false;
     left(row, group) -> __m512i { quantized_dots::left::<Avx512, 8>(self.avx512(), row, group)[0] }
-    right(from, _stride, _place) -> __m512i { self.avx512().load_words(from) }
+    right(from, _stride, _place) -> [__m512i; 1] { [self.avx512().load_words(from)] }
     dot(a, b, sum) {
         // SAFETY: the token proves AVX-512 VNNI.
-        unsafe { _mm512_dpbusd_epi32(sum, b, a) }
+        unsafe { _mm512_dpbusd_epi32(sum, b[0], a) }
     }
 }
 

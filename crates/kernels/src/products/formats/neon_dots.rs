@@ -15,8 +15,9 @@ use super::group_scales::E2M1;
 use super::neon_matrices::{Matrices, add_groups};
 use super::quantized::Quantized;
 use super::quantized_dots::short_quantized_dots;
+use crate::products::format::Tile;
 use crate::products::formats::{bf16 as pairs, int8};
-use crate::products::{Dots, WIDTH, dots};
+use crate::products::{Dots, Format, WIDTH, WidenedWords, dots};
 use crate::vectors::neon::{Neon, NeonBf16, NeonDotprod};
 use crate::vectors::{Vectors, Words};
 
@@ -90,12 +91,12 @@ impl Dots<bf16> for NeonBf16 {
     unsafe fn add_groups<const ROWS: usize>(
         self,
         rows: *const u32,
-        panel: *const u32,
+        values: *const u32,
         groups: usize,
         sums: &mut [[U32x8; WIDTH]; ROWS],
     ) -> usize {
         // SAFETY: the caller's promise.
-        unsafe { add_groups::<bf16, _, ROWS>(self, rows, panel, groups, sums) }
+        unsafe { add_groups::<bf16, _, ROWS>(self, rows, values, groups, sums) }
     }
 
     dots! {
@@ -188,12 +189,12 @@ dots_of_bytes! {
     unsafe fn add_groups<const ROWS: usize>(
         self,
         rows: *const u32,
-        panel: *const u32,
+        values: *const u32,
         groups: usize,
         sums: &mut [[U32x8; WIDTH]; ROWS],
     ) -> usize {
         // SAFETY: the caller's promise.
-        unsafe { add_groups::<i8, _, ROWS>(self, rows, panel, groups, sums) }
+        unsafe { add_groups::<i8, _, ROWS>(self, rows, values, groups, sums) }
     }
 }
 
@@ -205,6 +206,7 @@ macro_rules! neon_quantized_dots {
             (self) -> Neon { self.neon() }
             // Leaves registers for eight vectors with widened values.
             rows Neon::WIDENED_ROWS;
+            widened Neon::WIDENED_ONCE;
             dot(left, right, sum) {
                 // No closure: where it is not inlined, its instructions are not enabled.
                 // SAFETY: the token proves the instruction.

@@ -36,7 +36,7 @@ pub trait Matrices<F: Format<Element = f32, Word = u32>>:
 pub unsafe fn add_groups<F, D, const ROWS: usize>(
     d: D,
     rows: *const u32,
-    panel: *const u32,
+    values: *const u32,
     groups: usize,
     sums: &mut [[[uint32x4_t; 2]; WIDTH]; ROWS],
 ) -> usize
@@ -71,7 +71,7 @@ where
                 *words = vcombine_u32(first, second);
             }
             for quarter in 0..QUARTERS {
-                let columns = zipped(panel.add((F::SCALE_WORDS + group) * D::PANEL + 4 * quarter));
+                let columns = zipped(values.add(group * D::PANEL + 4 * quarter));
                 for (squares, &pair) in squares[..n_pairs].iter_mut().zip(&pairs) {
                     for (sum, columns) in squares[quarter].iter_mut().zip(columns) {
                         *sum = d.multiply_matrices(pair, columns, *sum);

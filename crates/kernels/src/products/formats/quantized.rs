@@ -21,7 +21,8 @@
 //! values have their upper bits in a separate word. One load and one broadcast serve all columns in a vector. Values
 //! are widened to bytes in registers, once for all rows in a tile, and multiplied by signed bytes: with `vpdpbusd`
 //! or `sdot`, or else with `vpmaddubsw`, whose product pairs, at most 4 · 63 · 127 together, do not saturate. Without
-//! `vpdpbusd`, 8-bit values and those of IQ4_NL are multiplied by rows widened to 16 bits.
+//! `vpdpbusd`, 8-bit values and those of IQ4_NL are multiplied by rows widened to 16 bits. On AVX2, several tiles share
+//! a chunk that [`Widen`](crate::products::widen::Widen) has widened.
 //!
 //! ```text
 //! column's chunk, 4 bits:  scale words  word: values 0 and 4, 1 and 5, 2 and 6, 3 and 7  ..

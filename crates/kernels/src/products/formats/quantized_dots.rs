@@ -5,7 +5,8 @@ use super::quantized::{
     MAX_PART, MAX_QUADS, Quantized, bits, group, is_part, least_part, low_bits, table,
 };
 use super::{int8::Quantizer, load_scales::ScaleAndOffset};
-use crate::products::{Dots, dots, parts};
+use crate::products::format::Tile;
+use crate::products::{Dots, Format, WIDTH, WidenedWords, dots, parts};
 use crate::vectors::{Level, Vectors, Words};
 
 /// Returns the word count before the values of a packed row: for each part a scale, and the scale times the
@@ -243,6 +244,52 @@ pub unsafe fn to_floats<V: Words>(
     v.add(from_quantized, v.multiply(v.splat(row_sum), scales.offset))
 }
 
+/// Returns how many words a widened group has, whose values have `bytes` bytes.
+pub const fn group_words(code: usize, bytes: usize) -> usize {
+    group(code) / 4 * bytes
+}
+
+/// Returns the fewest tiles for which a chunk is widened once. Values in 4 and 8 bits are widened by so few
+/// instructions in each tile that storing them pays late: with 3 tiles of AVX2, 5 to 11 % were lost, and with 7
+/// nothing (Zen 4).
+pub const fn fewest_tiles(code: usize) -> usize {
+    match code {
+        4 | 8 => 7,
+        _ => 2,
+    }
+}
+
+/// Returns the code whose tiles compute products of this code's values as well, when they are widened to this many
+/// bytes: one with the same minimum part length, and so the same packed rows.
+pub const fn shared(code: usize, bytes: usize) -> usize {
+    match (bytes, least_part(code)) {
+        (2, _) => 8,
+        (_, 16) => 2,
+        _ => 4,
+    }
+}
+
+/// Loads a widened group.
+///
+/// # Safety
+/// `words` vectors can be read at `from`.
+#[inline(always)]
+pub unsafe fn widened<T: Copy, const N: usize>(from: *const u32, words: usize) -> [T; N] {
+    let from = from.cast::<T>();
+    // SAFETY: the caller's promise.
+    let mut right = [unsafe { from.read_unaligned() }; N];
+    macro_rules! load {
+        ($($i:literal)*) => {
+            $(if $i < words && $i < N {
+                // SAFETY: the caller's promise.
+                right[$i % N] = unsafe { from.add($i).read_unaligned() };
+            })*
+        };
+    }
+    load!(1 2 3 4 5 6 7);
+    right
+}
+
 /// Implements one instruction set's dot products, given the rows of a tile and the operand loads and products.
 macro_rules! quantized_dots {
     (
@@ -250,6 +297,7 @@ macro_rules! quantized_dots {
         ($self:ident) -> $V:ty { $vectors:expr }
         rows $rows:expr;
         bytes $bytes:literal;
+        widened $widened:expr;
         left($row:ident, $group:ident) -> $Left:ty $left:block
         right($from:ident, $stride:ident, $place:ident) -> $Right:ty $right:block
         dot($a:ident, $b:ident, $sum:ident) $dot:block
@@ -262,10 +310,32 @@ macro_rules! quantized_dots {
             type Scales = $crate::products::formats::load_scales::ScaleAndOffset<<$V as Vectors<f32>>::Vector>;
             const ROWS: usize = $rows;
             const ROW_WORDS: usize = $crate::products::formats::quantized_dots::row_words($code, $bytes);
+            const WIDENED: WidenedWords = match $widened {
+                true => WidenedWords {
+                    fewest_tiles: $crate::products::formats::quantized_dots::fewest_tiles($code),
+                    scales: <Quantized<$code> as Format>::MOST_PARTS * size_of::<[Self::Scales; WIDTH]>() / size_of::<u32>(),
+                    values: <Quantized<$code> as Format>::CHUNK / 4 * $bytes * <Self as Dots<Quantized<$code>>>::PANEL,
+                },
+                false => WidenedWords::NONE,
+            };
+            const WIDENED_GROUP: usize = $crate::products::formats::quantized_dots::group_words($code, $bytes);
+            const TILE_WORDS: usize = $crate::products::formats::quantized_dots::group_words(
+                $crate::products::formats::quantized_dots::shared($code, $bytes),
+                $bytes,
+            );
 
             #[inline(always)]
             fn pack_row(self, row: &[f32], part: usize, words: &mut [u32]) {
                 $crate::products::formats::quantized_dots::pack_row::<$code>(row, part, words, $bytes);
+            }
+
+            #[inline(always)]
+            fn multiply_widened(self, tile: impl Tile<Quantized<$code>>) {
+                if const { !$widened } {
+                    panic!("tiles of this instruction set read packed chunks");
+                } else {
+                    tile.multiply_as::<Quantized<{ $crate::products::formats::quantized_dots::shared($code, $bytes) }>, _>(self);
+                }
             }
 
             dots! {
@@ -277,20 +347,23 @@ macro_rules! quantized_dots {
                     let $stride = <Self as Dots<Quantized<$code>>>::PANEL;
                     $right
                 }
+                unsafe fn widened($self, from: *const u32) -> Self::Right {
+                    $crate::products::formats::quantized_dots::widened(from, <Self as Dots<Quantized<$code>>>::TILE_WORDS)
+                }
                 unsafe fn start($self, _: *const u32, _: *const u32) -> Self::Sum { $vectors.splat_word(0) }
                 unsafe fn scales(
                     $self,
                     layout: $crate::products::formats::group_scales::ScaleLayout,
-                    scales: [*const u32; $crate::products::WIDTH],
+                    scales: [*const u32; WIDTH],
                     part: usize
-                ) -> [Self::Scales; $crate::products::WIDTH] {
+                ) -> [Self::Scales; WIDTH] {
                     Quantized::<$code>::known(layout).read($vectors, (scales, <Self as Dots<Quantized<$code>>>::PANEL), part)
                 }
                 unsafe fn all_scales(
                     $self,
                     layout: $crate::products::formats::group_scales::ScaleLayout,
-                    scales: [*const u32; $crate::products::WIDTH],
-                    to: &mut [[std::mem::MaybeUninit<Self::Scales>; $crate::products::WIDTH]]
+                    scales: [*const u32; WIDTH],
+                    to: &mut [[std::mem::MaybeUninit<Self::Scales>; WIDTH]]
                 ) -> () {
                     Quantized::<$code>::known(layout).read_all($vectors, (scales, <Self as Dots<Quantized<$code>>>::PANEL), to)
                 }
@@ -315,6 +388,7 @@ macro_rules! short_quantized_dots {
         impl[$($generics:tt)*] for $level:ty, $code:tt;
         ($self:ident) -> $V:ty { $vectors:expr }
         rows $rows:expr;
+        widened $widened:expr;
         dot($left:ident, $right:ident, $sum:ident) $dot:block
     ) => {
         $crate::products::formats::quantized_dots::quantized_dots! {
@@ -322,6 +396,7 @@ macro_rules! short_quantized_dots {
             ($self) -> $V { $vectors }
             rows $crate::products::formats::quantized_dots::rows($rows, $code);
             bytes 1;
+            widened $widened;
             left(row, group) -> [<$V as Words>::Words; 8] {
                 $crate::products::formats::quantized_dots::left::<$V, $code>($vectors, row, group)
             }
@@ -367,6 +442,7 @@ macro_rules! level_quantized_dots {
             impl[V: Level] for V, $code;
             (self) -> V { self }
             rows V::BYTE_ROWS;
+            widened V::WIDENED_ONCE;
             dot(left, right, sum) { self.add_products_of_bytes(sum, right, left) }
         })*
     };
@@ -406,6 +482,7 @@ macro_rules! long_quantized_dots {
             (self) -> V { self }
             rows V::BYTE_ROWS;
             bytes 2;
+            widened V::WIDENED_ONCE;
             left(row, group) -> [V::Pairs; 4] { left_pairs::<V, $code>(self, row, group) }
             right(from, stride, place) -> [V::Pairs; 4] {
                 let [a, b] = match $code {

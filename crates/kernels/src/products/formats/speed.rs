@@ -6,11 +6,11 @@ use std::hint::black_box;
 use half::{bf16, f16};
 
 use super::bandwidth::of;
-use super::group_scales::{GroupScales, ScaleLayout, ScaleType};
+use super::group_scales::{E2M1, GroupScales, NON_LINEAR, NON_LINEAR_ZERO, ScaleLayout, ScaleType};
 use super::quantized::Quantized;
 use crate::products::{
-    Ahead, DotTile, Kernel, Total, View, WeightFormat, WithKernel, pack_panels::pack_panels,
-    pack_rows::pack_rows, peak,
+    Ahead, DotTile, Kernel, Total, View, WeightFormat, Widen, WithKernel, pack_panels::pack_panels,
+    pack_rows::pack_rows, panel::for_tiles, peak,
 };
 use crate::reference::{on, random};
 use crate::{memory::Aligned, timing::least, vectors::Isa};
@@ -33,20 +33,34 @@ fn block<F: WithKernel<Element = f32>>(
     let times = (1e9 / operations) as usize + 20;
     let packing = least(times, || pack_rows(kernel, chunks, a, 0..m, &mut rows, 1));
     let mut totals = Aligned::<f32>::zeros(m * kernel.panel());
+    let mut to = Aligned::<F::Word>::zeros(kernel.widened().all());
     let n_tiles = m.div_ceil(kernel.rows());
     let blocking = kernel.blocking();
     let mut all_panels = || {
         for panel in panels.chunks_exact(words) {
             for chunk in 0..n_chunks {
+                let depth = (depth - chunk * F::CHUNK).min(F::CHUNK);
+                let words = &panel[chunk * F::chunk_words(layout, F::CHUNK) * kernel.panel()..];
+                let words = &words[..F::chunk_words(layout, depth) * kernel.panel()];
+                let (scales, values) =
+                    words.split_at(F::scale_words(layout, depth) * kernel.panel());
+                let b = Widen {
+                    scales,
+                    values,
+                    depth,
+                    layout,
+                    to: &mut to,
+                };
+                let b = for_tiles(kernel, n_tiles, b);
                 for tile in 0..n_tiles {
                     let tile_rows = blocking.part(m, n_tiles, tile);
                     kernel.multiply(DotTile {
                         rows: tile_rows.len(),
-                        depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
+                        depth,
                         a: &rows[(chunk * m + tile_rows.start) * row_words..],
                         layout,
-                        b: &panel[chunk * F::chunk_words(layout, F::CHUNK) * kernel.panel()..],
-                        ahead: Ahead::Nothing,
+                        b,
+                        ahead: Ahead::NOTHING,
                         totals: &mut totals[tile_rows.start * kernel.panel()..],
                         total: Total::of_chunk(chunk),
                     });
@@ -113,6 +127,9 @@ fn products_as_a_share_of_the_peak() {
     shares::<Quantized<5>>("Q5_0", as_32, of(5, 32, zero(16)));
     shares::<Quantized<6>>("Q6_K", as_32, of(6, 16, GroupScales::Signed));
     shares::<Quantized<8>>("Q8_0", as_32, of(8, 32, zero(128)));
+    let non_linear = zero(NON_LINEAR_ZERO);
+    shares::<Quantized<NON_LINEAR>>("IQ4_NL", as_32, of(4, 32, non_linear));
+    shares::<Quantized<E2M1>>("MXFP4", as_32, of(4, 32, GroupScales::Microscaled));
     shares::<Quantized<8>>("GPTQ of 8 bits", as_128, of(8, 128, zero(128)));
     let int4 = ScaleLayout::int4;
     shares::<Quantized<4>>("int4 by 32", WeightFormat::Int4By32, int4(32));

@@ -6,8 +6,8 @@ use super::{group_scales::ScaleLayout, int4_search, quantized::Quantized};
 use crate::memory::{Aligned, lend};
 use crate::products::{
     Added, Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View,
-    WithKernel, multiply::multiply_columns, multiply_rounded, multiply_views,
-    pack_panels::pack_panel, pack_rows::pack_rows, tests::Layouts,
+    Widen, WithKernel, multiply::multiply_columns, multiply_rounded, multiply_views,
+    pack_panels::pack_panel, pack_rows::pack_rows, panel::for_tiles, tests::Layouts,
 };
 use crate::reference::{self, assert_same, assert_share, on};
 use crate::timing::least;
@@ -34,8 +34,10 @@ fn product<F: WithKernel>(
         pack_rows(kernel, chunks, a, 0..m, &mut packed, 1);
     }
     let mut panel = Aligned::zeros(F::column_words(layout, depth) * width);
+    let mut to = Aligned::zeros(kernel.widened().all());
     for first_column in (0..n).step_by(width) {
         garbage(&mut panel);
+        garbage(&mut to);
         let columns = first_column..n.min(first_column + width);
         pack_panel(kernel, layout, b, columns.clone(), &mut panel);
         kernel.arrange(&mut panel);
@@ -43,20 +45,40 @@ fn product<F: WithKernel>(
         for first_row in (0..m).step_by(rows) {
             let n_rows = (m - first_row).min(rows);
             let totals = &mut totals[first_row * width..][..n_rows * width];
-            kernel.with_tiles(n_rows, &mut || {
-                for chunk in 0..n_chunks {
-                    kernel.multiply(DotTile {
-                        rows: n_rows,
-                        depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
-                        a: &packed[(chunk * m + first_row) * row_words..],
-                        layout,
-                        b: &panel[chunk * F::chunk_words(layout, F::CHUNK) * width..],
-                        ahead: Ahead::Nothing,
-                        totals,
-                        total: Total::of_chunk(chunk),
-                    });
-                }
+            // As packed, and widened for many tiles.
+            let [packed_totals, widened_totals] = [1, 1 << 20].map(|n_tiles| {
+                kernel.with_tiles(n_rows, &mut || {
+                    for chunk in 0..n_chunks {
+                        let words = &panel[chunk * F::chunk_words(layout, F::CHUNK) * width..];
+                        let depth = (depth - chunk * F::CHUNK).min(F::CHUNK);
+                        let words = &words[..F::chunk_words(layout, depth) * width];
+                        let (scales, values) =
+                            words.split_at(F::scale_words(layout, depth) * width);
+                        let b = Widen {
+                            scales,
+                            values,
+                            depth,
+                            layout,
+                            to: &mut to,
+                        };
+                        kernel.multiply(DotTile {
+                            rows: n_rows,
+                            depth,
+                            a: &packed[(chunk * m + first_row) * row_words..],
+                            layout,
+                            b: for_tiles(kernel, n_tiles, b),
+                            ahead: Ahead::NOTHING,
+                            totals: &mut *totals,
+                            total: Total::of_chunk(chunk),
+                        });
+                    }
+                });
+                totals.to_vec()
             });
+            assert_eq!(
+                bytemuck::cast_slice::<_, u8>(&packed_totals),
+                bytemuck::cast_slice::<_, u8>(&widened_totals)
+            );
             for (i, totals) in totals.chunks_exact(width).enumerate() {
                 y[(first_row + i) * n..][columns.clone()].copy_from_slice(&totals[..columns.len()]);
             }

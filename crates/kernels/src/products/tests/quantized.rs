@@ -201,6 +201,35 @@ fn quantized_products_have_the_same_bits_in_every_batch_gated_and_after_another_
 }
 
 #[test]
+fn a_quantized_row_has_the_same_bits_in_any_number_of_rows() {
+    let ([d_out, d_in], most) = ([49, 520], 300);
+    let x = numbers(most * d_in, 0.0, 1.0, 9);
+    for format in formats() {
+        let weight = Weight::new(format, [d_out, d_in], 1);
+        for isa in Isa::levels() {
+            let packed = weight.pack(isa, format);
+            let product = |rows: std::ops::Range<usize>, threads: usize| {
+                let mut y = vec![9.0; rows.len() * d_out];
+                let x = Source::new(&x[rows.start * d_in..rows.end * d_in], d_in);
+                with_team(threads, || {
+                    packed.multiply(on(isa, threads), &x, &Epilogue::NONE, &mut y)
+                });
+                y
+            };
+            let all = product(0..most, 2);
+            // One row, a pair, a tile, two tiles, and many.
+            for rows in [7..8, 1..3, 5..8, 9..16, 100..164] {
+                assert_same(
+                    &product(rows.clone(), 1),
+                    &all[rows.start * d_out..rows.end * d_out],
+                    format_args!("{isa} {format:?} {rows:?}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn scales_and_values_that_cannot_be_stored_are_refused_by_name() {
     let refused = |format: QuantizedFormat, change: &dyn Fn(&mut QuantizedWeightRows)| {
         let weight = Weight::new(format, [3, 40], 1);

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use half::bf16;
 
 use super::*;
-use crate::products::{Ahead, DotTile, Total};
+use crate::products::{Ahead, DotTile, PanelChunk, Total};
 use crate::threads::with_team;
 use crate::vectors::amx_emulated::AmxEmulated;
 use crate::vectors::tiles::{TileShapes, Tiles};
@@ -82,9 +82,9 @@ fn a_block_whose_rows_are_not_configured_is_refused() {
             rows,
             depth: 32,
             a: &a,
-            b: &b,
+            b: PanelChunk::packed(&[], &b),
             layout: (),
-            ahead: Ahead::Nothing,
+            ahead: Ahead::NOTHING,
             totals: &mut totals,
             total: Total::New,
         });

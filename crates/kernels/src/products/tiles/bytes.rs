@@ -2,13 +2,13 @@
 
 use std::arch::x86_64::{_mm512_add_epi32, _mm512_loadu_si512};
 
-use super::kernel::{InTiles, by_vectors, share_of_next};
+use super::kernel::{InTiles, by_vectors, lines_ahead};
 use super::{Block, Configured, Order, PANEL, Rest, Sums, TileKernel, TileLevel, Whole};
 use crate::products::pack_panel::transposed_columns;
 use crate::products::{
     ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTile, Dots, Format, InPlaceTile,
-    Kernel, PackByRows, PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, Total,
-    UnpackColumn, WIDTH, formats::int8::QUAD_SCALE_WORDS,
+    Kernel, PackByRows, PackColumns, PackPanel, PackRow, PackRows, PanelChunk, PanelPairs,
+    Registers, Total, UnpackColumn, WIDTH, Widen, WidenedWords, formats::int8::QUAD_SCALE_WORDS,
 };
 use crate::vectors::tiles::TILE;
 use crate::vectors::{Instructions, Task, Vectors};
@@ -33,6 +33,10 @@ impl<T: TileLevel> Kernel<i8> for TileKernel<T> {
         transposed_columns::<i8, T::ByteDots>()
     }
 
+    fn widened(&self) -> WidenedWords {
+        WidenedWords::NONE
+    }
+
     fn blocking(&self) -> Blocking {
         Blocking::OF_TILES
     }
@@ -55,6 +59,7 @@ impl<T: TileLevel> Kernel<i8> for TileKernel<T> {
 
     by_vectors! {
         byte_dots i8:
+        widen(Widen<i8>);
         multiply_pairs(PanelPairs<i8>);
         multiply_in_place(InPlaceTile<f32>);
         finish(ApplyEpilogue<f32>);
@@ -85,8 +90,10 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, i8>> {
         let (n_rows, row_words) = (tile.rows, T::ByteDots::ROW_WORDS);
         let words = tile.depth.div_ceil(i8::GROUP);
         // A column's scales are one word.
-        let (scales, b) = tile.b.split_at(PANEL);
-        let ahead = share_of_next(tile.ahead, words, b[words * PANEL..].as_ptr().cast());
+        let PanelChunk {
+            scales, values: b, ..
+        } = tile.b;
+        let ahead = lines_ahead(tile.ahead, words);
         let rows = &tile.a[..n_rows * row_words];
         let mut integers = [0u32; TILE * PANEL];
         let sums = Sums::<T, B, i8>::begin(tiles, (n_rows, row_words), None);

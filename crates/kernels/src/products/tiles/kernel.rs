@@ -12,7 +12,7 @@ use crate::products::pack_panel::transposed_columns;
 use crate::products::{
     Ahead, ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTile, Dots, Format,
     InPlaceTile, Kernel, NEXT_PANEL, PackByRows, PackColumns, PackPanel, PackRow, PackRows,
-    PanelPairs, Registers, Total, UnpackColumn, WIDTH,
+    PanelPairs, Registers, Total, UnpackColumn, WIDTH, Widen, WidenedWords,
 };
 use crate::vectors::prefetch::{self, LINE};
 use crate::vectors::tiles::{RIGHT, TILE, TILE_ROW};
@@ -43,6 +43,10 @@ impl<T: TileLevel> Kernel<bf16> for TileKernel<T> {
 
     fn transposed_columns(&self) -> usize {
         transposed_columns::<bf16, T::Dots>()
+    }
+
+    fn widened(&self) -> WidenedWords {
+        WidenedWords::NONE
     }
 
     fn blocking(&self) -> Blocking {
@@ -95,6 +99,7 @@ impl<T: TileLevel> Kernel<bf16> for TileKernel<T> {
 
     by_vectors! {
         dots bf16:
+        widen(Widen<bf16>);
         multiply_in_place(InPlaceTile<f32>);
         finish(ApplyEpilogue<f32>);
         apply_epilogue_to_panels(ApplyEpilogueToPanels<f32>);
@@ -146,7 +151,7 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, bf16>> {
     fn in_block<B: Block>(self, order: Order) {
         let Self(tiles, tile) = self;
         let words = tile.depth.div_ceil(bf16::GROUP);
-        let ahead = share_of_next(tile.ahead, words, tile.b[words * PANEL..].as_ptr().cast());
+        let ahead = lines_ahead(tile.ahead, words);
         let rows = (tile.rows, T::Dots::ROW_WORDS);
         let totals = cast_slice_mut(tile.totals);
         let before = match tile.total {
@@ -154,24 +159,15 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, bf16>> {
             Total::Running => Some(&*totals),
         };
         let sums = Sums::<T, B, bf16>::begin(tiles, rows, before);
-        sums.add(tile.a, tile.b, words, order, ahead);
+        sums.add(tile.a, tile.b.values, words, order, ahead);
         sums.end(totals);
     }
 }
 
-/// Returns the first cache line that a tile prefetches after its chunk with `words` words, and the line count per
-/// step.
-pub fn share_of_next(ahead: Ahead, words: usize, next: *const u8) -> (*const u8, usize) {
+/// Returns the first cache line that a tile with `words` word rows prefetches, and the line count per step.
+pub fn lines_ahead(ahead: Ahead, words: usize) -> (*const u8, usize) {
     let steps = words.div_ceil(TILE).max(1);
-    // A panel row is two cache lines.
-    match ahead {
-        Ahead::Nothing => (next, 0),
-        Ahead::NextChunk => (next, 2 * TILE),
-        Ahead::ShareOfNextChunk { tile, n_tiles } => {
-            let lines = (2 * words).div_ceil(n_tiles).div_ceil(steps);
-            (next.wrapping_add(tile * steps * lines * LINE), lines)
-        }
-    }
+    (ahead.from, ahead.bytes.div_ceil(LINE).div_ceil(steps))
 }
 
 /// A panel after the other. A tile's sums depend on each other over the latency of one product out of many, so
