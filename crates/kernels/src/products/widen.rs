@@ -2,8 +2,8 @@
 //!
 //! Quantized weights are stored in a few bits, and their scales in a packed form. A tile multiplies bytes (or pairs of
 //! 16-bit integers), and needs each part's scale and offset as floats. A product with several tiles would widen the
-//! same chunk in each of them. The widened chunk, 5 to 9 KB on AVX2, stays in the L1 cache
-//! instead.
+//! same chunk in each of them. Widened, the chunk has 5 to 9 KB on AVX2, and stays in the
+//! L1 cache.
 
 use std::mem::MaybeUninit;
 
