@@ -59,7 +59,7 @@ impl<F: Format> Product<'_, F> {
                         values: packed.values,
                         depth: terms.len(),
                         layout: b.layout(),
-                        to: cast_slice_mut(&mut *packing),
+                        to: cast_slice_mut(packing),
                     };
                     (for_tiles(kernel, n_tiles, chunk), ahead)
                 }
