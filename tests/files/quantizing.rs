@@ -89,12 +89,12 @@ fn of_gguf() -> Vec<PathBuf> {
     }
     if is_present("gguf") {
         let files = std::fs::read_dir(weights("gguf")).unwrap();
-        // Random blocks of few bits are further apart than others can tell.
+        // Random blocks of few bits are further apart than others can tell. Hybrids are read and not written.
         let files: Vec<_> = files
             .map(|file| file.unwrap().path().join("model.gguf"))
             .filter(|file| {
-                let random = ["few-bits", "few-values", "grids"];
-                !random
+                let left_out = ["few-bits", "few-values", "grids", "lfm2", "lfm2moe"];
+                !left_out
                     .iter()
                     .any(|name| file.ends_with(format!("{name}/model.gguf")))
             })
@@ -103,6 +103,25 @@ fn of_gguf() -> Vec<PathBuf> {
         found.extend(files);
     }
     found
+}
+
+#[test]
+fn a_hybrid_is_not_written_as_gguf() {
+    if !is_present("gguf") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["lfm2", "lfm2moe"] {
+        let checkpoint = open(&weights("gguf").join(name).join("model.gguf"));
+        let file = folder.path().join("model.gguf");
+        let error = save(&checkpoint, Quantization::Gguf(GGUF[0].0), &file).unwrap_err();
+        let told = error.to_string();
+        assert!(
+            told.contains("cannot be saved as GGUF; these can: "),
+            "{told}"
+        );
+        assert!(!file.exists(), "{name}");
+    }
 }
 
 #[test]

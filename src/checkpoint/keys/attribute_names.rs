@@ -20,7 +20,10 @@ const ALL: &[Aliases] = &[
             ("block_ff_dim", "intermediate_size"),
         ],
     ),
-    (&["lfm2_moe"], &[("tie_embedding", "tie_word_embeddings")]),
+    (
+        &["lfm2_moe", "lfm2_vl"],
+        &[("tie_embedding", "tie_word_embeddings")],
+    ),
     (&["lfm3"], &[("rms_norm_eps", "norm_eps")]),
     (&["idefics_vision"], &[("hidden_size", "embed_dim")]),
     (

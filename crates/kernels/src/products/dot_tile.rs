@@ -60,9 +60,9 @@ impl<'a, W> PanelChunk<'a, W> {
 /// How a panel's chunk is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As packed.
+    /// The packed bytes.
     Packed,
-    /// As [`Widen`](super::Widen) leaves it.
+    /// The bytes that [`Widen`](super::Widen) wrote.
     Widened,
 }
 
