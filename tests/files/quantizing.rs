@@ -112,7 +112,7 @@ fn a_hybrid_is_not_written_as_gguf() {
     }
     let folder = tempfile::tempdir().unwrap();
     for name in ["lfm2", "lfm2moe"] {
-        let checkpoint = open(&weights("gguf").join(name).join("model.gguf"));
+        let checkpoint = open(weights("gguf").join(name).join("model.gguf"));
         let file = folder.path().join("model.gguf");
         let error = save(&checkpoint, Quantization::Gguf(GGUF[0].0), &file).unwrap_err();
         let told = error.to_string();

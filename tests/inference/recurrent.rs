@@ -2,19 +2,29 @@
 //! padding is no position, wherever it stands.
 
 use candle_blocks::{
-    AttentionMask, ForwardContext, KvCache, Precision, Stack, StackConfig,
+    AttentionMask, ForwardContext, KvCache, NormConfig, Position, Precision, RotaryConfig, Stack,
+    StackConfig,
     candle_core::{DType, Device, Tensor},
-    config::MixerConfig,
+    config::{MixerConfig, ShortConvolutionConfig},
 };
 
 use crate::{
     device::device,
-    kinds,
     numbers::bits,
     rehearsal::rehearsed,
-    small::{self, WIDTH},
+    small::{self, WIDTH, attention, block},
     small_on_device,
 };
+
+/// A decoder with attention between two short convolutions, as LFM2's.
+fn hybrid() -> StackConfig {
+    let rotary = Position::Rotary(RotaryConfig::new(2, 100.0));
+    let attended = block(attention().with_position(rotary).causal());
+    let mut convolved = attended.clone();
+    convolved.mixer = ShortConvolutionConfig::new(WIDTH, 3).with_bias(true).into();
+    let norm = NormConfig::rms_norm(WIDTH, 1e-6);
+    StackConfig::new(vec![convolved.clone(), attended, convolved], Some(norm))
+}
 
 /// The stack on the device under test, and packed.
 fn stacks(config: &StackConfig) -> Vec<(Stack, &'static str)> {
@@ -34,7 +44,7 @@ fn stacks(config: &StackConfig) -> Vec<(Stack, &'static str)> {
 
 /// Returns two blocks without attention.
 fn convolutions() -> StackConfig {
-    StackConfig::uniform(kinds::hybrid().blocks.remove(0), 2, None)
+    StackConfig::uniform(hybrid().blocks.remove(0), 2, None)
 }
 
 /// Computes some positions of `x` after those in the cache.
@@ -57,7 +67,7 @@ fn assert_alike(ours: &Tensor, theirs: &Tensor, what: &str) {
 
 #[test]
 fn pieces_of_any_length_give_the_whole_sequence() {
-    for (stack, name) in stacks(&kinds::hybrid()) {
+    for (stack, name) in stacks(&hybrid()) {
         for n in [1, 2, 63, 64, 65, 300] {
             let x = small_on_device::numbers(&[2, n, WIDTH], n);
             let whole = stack.forward(&x).unwrap();
@@ -94,7 +104,7 @@ fn a_state_takes_as_much_for_many_positions_as_for_one() {
 
 #[test]
 fn a_state_goes_back_to_the_position_before_the_last_call() {
-    for (stack, name) in stacks(&kinds::hybrid()) {
+    for (stack, name) in stacks(&hybrid()) {
         let x = small_on_device::numbers(&[2, 9, WIDTH], 5);
         let whole = stack.forward(&x).unwrap();
         let mut cache = stack.new_cache();
@@ -158,7 +168,7 @@ fn padding_before_or_after_any_piece_is_no_position() {
 
 #[test]
 fn additive_masks_and_states_of_other_layers_are_refused() {
-    let stack = small_on_device::stack(&kinds::hybrid());
+    let stack = small_on_device::stack(&hybrid());
     let x = small_on_device::numbers(&[1, 4, WIDTH], 2);
     let mask = Tensor::zeros((1, 1, 4, 4), DType::F32, &device()).unwrap();
     let context = ForwardContext::evaluation();
@@ -166,7 +176,7 @@ fn additive_masks_and_states_of_other_layers_are_refused() {
     let error = stack.forward_with(&x, &context).unwrap_err().to_string();
     assert!(error.contains("give a padding mask"), "{error}");
     // The state of a stack with another width.
-    let mut other = kinds::hybrid();
+    let mut other = hybrid();
     for block in &mut other.blocks {
         if let MixerConfig::ShortConvolution(of) = &mut block.mixer {
             of.taps = 5;

@@ -6,7 +6,6 @@ use candle_blocks::{
     config::{
         AlibiConfig, AlibiRounding, AlibiSlopes, DisentangledConfig, LatentConfig, ParallelNorm,
         RelativeBiasConfig, RelativeEmbeddingsConfig, RoutingConfig, SharedExpertConfig,
-        ShortConvolutionConfig,
     },
 };
 
@@ -75,16 +74,6 @@ pub fn disentangled() -> StackConfig {
     let position = Position::Disentangled(DisentangledConfig::new(span));
     let table = RelativeEmbeddingsConfig::new(2 * span, Some(NormConfig::layer_norm(WIDTH, 1e-5)));
     two(block(attention().with_position(position))).with_relative_embeddings(table)
-}
-
-/// A decoder with attention between two short convolutions, as LFM2's.
-pub fn hybrid() -> StackConfig {
-    let rotary = Position::Rotary(RotaryConfig::new(2, 100.0));
-    let attended = block(attention().with_position(rotary).causal());
-    let mut convolved = attended.clone();
-    convolved.mixer = ShortConvolutionConfig::new(WIDTH, 3).with_bias(true).into();
-    let norm = NormConfig::rms_norm(WIDTH, 1e-6);
-    StackConfig::new(vec![convolved.clone(), attended, convolved], Some(norm))
 }
 
 /// Returns an encoder with experts.

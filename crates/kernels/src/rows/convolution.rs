@@ -107,7 +107,7 @@ impl Convolution<'_> {
                             let weight = &weight[tap * width..][columns.clone()];
                             let terms = x[columns.clone()].iter().zip(weight);
                             for (sum, (x, w)) in sums.iter_mut().zip(terms) {
-                                *sum = *sum + x.widen() * w.widen();
+                                *sum += x.widen() * w.widen();
                             }
                         }
                         match gate {

@@ -23,6 +23,8 @@ pub use short_convolution::ShortConvolutionConfig;
 /// example by [`Self::attention`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+// Most blocks have attention, the largest: a box would save no memory and cost a pointer.
+#[allow(clippy::large_enum_variant)]
 #[must_use]
 #[non_exhaustive]
 pub enum MixerConfig {

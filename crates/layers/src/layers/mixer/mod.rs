@@ -21,6 +21,8 @@ pub use short_convolution::ShortConvolution;
 
 /// The mixer of a block. [`TransformerBlock::mixer`](crate::TransformerBlock::mixer) returns it in its sublayer.
 #[derive(Clone, Debug)]
+// Most blocks have attention, the largest: a box would save no memory and cost a pointer.
+#[allow(clippy::large_enum_variant)]
 #[non_exhaustive]
 pub enum Mixer {
     /// Softmax attention.
