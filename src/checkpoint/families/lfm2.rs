@@ -53,10 +53,10 @@ pub(super) fn block(json: &ConfigJson) -> Result<BlockConfig> {
     let mut block = unrotated_block(json, AttentionBias::NONE)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     let rotary = json.rotary(block.attention()?.head_dim, 1e6)?;
+    let norm = QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head);
     let attention = block.attention_mut()?;
     attention.position = Position::Rotary(rotary);
-    block.attention_mut()?.query_key_norm =
-        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    attention.query_key_norm = Some(norm);
     Ok(block)
 }
 

@@ -22,9 +22,9 @@ struct Snapshot {
 }
 
 impl Recurrent {
-    /// Returns the tensors, or `None` before the first position.
-    pub fn tensors(&self) -> Option<&[Tensor]> {
-        Some(&self.now.as_ref()?.tensors)
+    /// Returns the tensor with this index, or `None` before the first position.
+    pub fn tensor(&self, at: usize) -> Option<&Tensor> {
+        self.now.as_ref()?.tensors.get(at)
     }
 
     /// Sets the tensors after a call that ends at this number of positions.
@@ -103,9 +103,9 @@ impl Recurrent {
         Ok(())
     }
 
-    /// Returns the device of the tensors; the CPU if there are none.
+    /// Returns the tensors' device; the CPU if there are none.
     pub fn device(&self) -> Device {
-        let first = self.tensors().and_then(<[Tensor]>::first);
+        let first = self.tensor(0);
         first.map_or(Device::Cpu, |first| first.device().clone())
     }
 

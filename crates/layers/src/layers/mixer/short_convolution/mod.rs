@@ -129,13 +129,12 @@ impl ShortConvolution {
         let [before_gate, after_gate, x] =
             [0, 1, 2].map(|part| all.columns(part * d_model..(part + 1) * d_model));
         let rows = before_gate.gate(&x, Activation::Identity, None)?;
-        let earlier = state.as_ref().and_then(|state| state.tensors());
-        let earlier = earlier.and_then(<[Tensor]>::first);
+        let earlier = state.as_ref().and_then(|state| state.tensor(0));
         let table = pass.tap_table(self.config.taps, earlier.is_some())?;
         let mixed = rows.convolve(&self.weight, self.bias.as_ref(), earlier, &table)?;
         let mixed = after_gate.gate(&mixed, Activation::Identity, None)?;
         if let Some(state) = state {
-            let after = rows.rows_after(state.tensors().and_then(<[Tensor]>::first), &table)?;
+            let after = rows.rows_after(state.tensor(0), &table)?;
             state.advance(pass.seen + pass.seq, vec![after]);
         }
         self.output.apply(&mixed, residual, train)

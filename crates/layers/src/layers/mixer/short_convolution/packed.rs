@@ -100,7 +100,7 @@ impl PackedShortConvolution {
         let d_model = self.config.d_model;
         let stride = 3 * d_model;
         multiply_columns(self.cpu, all, stride, [2 * d_model..stride, 0..d_model]);
-        let earlier = state.as_ref().and_then(|state| state.tensors()?.first());
+        let earlier = state.as_ref().and_then(|state| state.tensor(0));
         let table = pass.tap_table(self.config.taps, earlier.is_some())?;
         let last;
         let sources = match pass.requested().seq == pass.seq {
