@@ -100,7 +100,9 @@ pub use mask::AttentionMask;
 pub use mask::KeySource;
 pub(crate) use mask::check_additive;
 pub(crate) use mixer::QueryKeyNorms;
-pub use mixer::{Attention, LatentProjections, Mixer, QueryKeyValue, ShortConvolution};
+pub use mixer::{
+    Attention, GatedDeltaNet, LatentProjections, Mixer, QueryKeyValue, ShortConvolution,
+};
 pub use mlp::Mlp;
 pub use moe::MixtureOfExperts;
 pub use norm::Norm;

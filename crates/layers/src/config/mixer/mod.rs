@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 
 mod attention;
 mod facts;
+mod gated_delta_net;
 mod short_convolution;
 
 pub(crate) use attention::HeadsOfRank;
@@ -14,6 +15,7 @@ pub use attention::{
     Visibility,
 };
 pub use facts::{HeadLayout, MixerFacts, PaddedRows};
+pub use gated_delta_net::GatedDeltaNetConfig;
 pub use short_convolution::ShortConvolutionConfig;
 
 /// A block's mixer: the layer through which a position reads other positions.
@@ -32,6 +34,8 @@ pub enum MixerConfig {
     Attention(AttentionConfig),
     /// A gated short convolution.
     ShortConvolution(ShortConvolutionConfig),
+    /// A gated delta rule.
+    GatedDeltaNet(GatedDeltaNetConfig),
 }
 
 impl From<AttentionConfig> for MixerConfig {
@@ -46,6 +50,12 @@ impl From<ShortConvolutionConfig> for MixerConfig {
     }
 }
 
+impl From<GatedDeltaNetConfig> for MixerConfig {
+    fn from(delta: GatedDeltaNetConfig) -> Self {
+        Self::GatedDeltaNet(delta)
+    }
+}
+
 impl MixerConfig {
     /// Returns the attention.
     ///
@@ -54,7 +64,7 @@ impl MixerConfig {
     pub fn attention(&self) -> Result<&AttentionConfig> {
         match self {
             Self::Attention(attention) => Ok(attention),
-            Self::ShortConvolution(_) => Err(not_attention()),
+            other => Err(other.not_attention()),
         }
     }
 
@@ -65,7 +75,7 @@ impl MixerConfig {
     pub fn attention_mut(&mut self) -> Result<&mut AttentionConfig> {
         match self {
             Self::Attention(attention) => Ok(attention),
-            Self::ShortConvolution(_) => Err(not_attention()),
+            other => Err(other.not_attention()),
         }
     }
 
@@ -74,6 +84,7 @@ impl MixerConfig {
         match self {
             Self::Attention(attention) => attention.facts(),
             Self::ShortConvolution(convolution) => convolution.facts(),
+            Self::GatedDeltaNet(delta) => delta.facts(),
         }
     }
 
@@ -84,6 +95,7 @@ impl MixerConfig {
         match self {
             Self::Attention(_) => 0,
             Self::ShortConvolution(of) => (4 * of.d_model + of.taps) * of.d_model,
+            Self::GatedDeltaNet(delta) => delta.multiplied_weights(),
         }
     }
 
@@ -93,6 +105,7 @@ impl MixerConfig {
         match self {
             Self::Attention(attention) => attention.validate(),
             Self::ShortConvolution(convolution) => convolution.validate(),
+            Self::GatedDeltaNet(delta) => delta.validate(),
         }
     }
 
@@ -100,14 +113,23 @@ impl MixerConfig {
     pub(super) fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
         match self {
             Self::Attention(attention) => attention.divide(rank, size),
-            Self::ShortConvolution(_) => {
-                Err("a short convolution is not divided among ranks".to_string())
-            }
+            other => Err(format!("{} is not divided among ranks", other.kind())),
         }
     }
-}
 
-fn not_attention() -> Error {
-    let reason = "the mixer is a short convolution, not attention; read MixerConfig::facts for what all mixers have";
-    Error::InvalidConfig(reason.to_string())
+    /// Returns the mixer's name, for messages.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Attention(_) => "attention",
+            Self::ShortConvolution(_) => "a short convolution",
+            Self::GatedDeltaNet(_) => "a gated delta rule",
+        }
+    }
+
+    fn not_attention(&self) -> Error {
+        let kind = self.kind();
+        Error::InvalidConfig(format!(
+            "the mixer is {kind}, not attention; read MixerConfig::facts for what all mixers have"
+        ))
+    }
 }

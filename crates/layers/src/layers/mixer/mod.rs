@@ -13,10 +13,12 @@ use crate::layers::{ParameterSource, pass::Pass};
 use crate::ops::Value;
 
 mod attention;
+mod gated_delta_net;
 mod short_convolution;
 
 pub(crate) use attention::QueryKeyNorms;
 pub use attention::{Attention, LatentProjections, QueryKeyValue};
+pub use gated_delta_net::GatedDeltaNet;
 pub use short_convolution::ShortConvolution;
 
 /// The mixer of a block. [`TransformerBlock::mixer`](crate::TransformerBlock::mixer) returns it in its sublayer.
@@ -29,14 +31,20 @@ pub enum Mixer {
     Attention(Attention),
     /// A gated short convolution.
     ShortConvolution(ShortConvolution),
+    /// A gated delta rule.
+    GatedDeltaNet(GatedDeltaNet),
 }
 
 parts!(Mixer:
     Self::Attention(attention) => [attention] [],
-    Self::ShortConvolution(convolution) => [] [convolution]);
+    Self::ShortConvolution(convolution) => [] [convolution],
+    Self::GatedDeltaNet(delta) => [] [delta]);
 
 /// The role of a short convolution within the mixer's, which is that of an attention.
 const CONVOLUTION: &str = "convolution";
+
+/// The role of a gated delta rule within the mixer's.
+const DELTA: &str = "delta";
 
 impl Mixer {
     /// Creates the mixer with parameters from `vb`.
@@ -49,6 +57,9 @@ impl Mixer {
             MixerConfig::ShortConvolution(convolution) => {
                 Self::ShortConvolution(ShortConvolution::new(convolution, vb.pp(CONVOLUTION))?)
             }
+            MixerConfig::GatedDeltaNet(delta) => {
+                Self::GatedDeltaNet(GatedDeltaNet::new(delta, vb.pp(DELTA))?)
+            }
         })
     }
 
@@ -59,7 +70,7 @@ impl Mixer {
     pub fn attention(&self) -> Result<&Attention> {
         match self {
             Self::Attention(attention) => Ok(attention),
-            Self::ShortConvolution(_) => bail!("the mixer is a short convolution, not attention"),
+            other => bail!("the mixer is {}, not attention", other.config().kind()),
         }
     }
 
@@ -67,7 +78,16 @@ impl Mixer {
     pub fn facts(&self) -> MixerFacts {
         match self {
             Self::Attention(attention) => attention.config().facts(),
-            Self::ShortConvolution(convolution) => MixerConfig::from(*convolution.config()).facts(),
+            other => other.config().facts(),
+        }
+    }
+
+    /// Returns the configuration.
+    fn config(&self) -> MixerConfig {
+        match self {
+            Self::Attention(attention) => attention.config().clone().into(),
+            Self::ShortConvolution(convolution) => (*convolution.config()).into(),
+            Self::GatedDeltaNet(delta) => (*delta.config()).into(),
         }
     }
 
@@ -76,6 +96,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => attention.is_packed(),
             Self::ShortConvolution(convolution) => convolution.is_packed(),
+            Self::GatedDeltaNet(delta) => delta.is_packed(),
         }
     }
 
@@ -86,6 +107,7 @@ impl Mixer {
             Self::ShortConvolution(convolution) => {
                 Self::ShortConvolution(convolution.packed(&packing.at(CONVOLUTION))?)
             }
+            Self::GatedDeltaNet(delta) => Self::GatedDeltaNet(delta.packed(&packing.at(DELTA))?),
         })
     }
 
@@ -96,7 +118,7 @@ impl Mixer {
                 true => LayerState::panels(pages),
                 false => LayerState::rows(),
             },
-            Self::ShortConvolution(_) => LayerState::recurrent(),
+            Self::ShortConvolution(_) | Self::GatedDeltaNet(_) => LayerState::recurrent(),
         }
     }
 
@@ -110,6 +132,11 @@ impl Mixer {
             }
             Self::ShortConvolution(convolution) => {
                 state.check_recurrent(batch, &[&convolution.state_dims()])
+            }
+            Self::GatedDeltaNet(delta) => {
+                let dims = delta.state_dims();
+                let dims: Vec<&[usize]> = dims.iter().map(|dims| &dims[..]).collect();
+                state.check_recurrent(batch, &dims)
             }
         }
     }
@@ -125,6 +152,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => attention.apply(x, pass, state, residual),
             Self::ShortConvolution(convolution) => convolution.apply(x, pass, state, residual),
+            Self::GatedDeltaNet(delta) => delta.apply(x, pass, state, residual),
         }
     }
 }
@@ -134,6 +162,7 @@ impl ModuleT for Mixer {
         match self {
             Self::Attention(attention) => attention.forward_t(x, train),
             Self::ShortConvolution(convolution) => convolution.forward_t(x, train),
+            Self::GatedDeltaNet(delta) => delta.forward_t(x, train),
         }
     }
 }

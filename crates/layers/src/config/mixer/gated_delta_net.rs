@@ -1,0 +1,154 @@
+//! The configuration of the gated delta rule.
+
+use serde::{Deserialize, Serialize};
+
+use super::{MixerFacts, PaddedRows};
+use crate::config::{Activation, NormConfig, setters, size};
+use crate::error::{Error, Result};
+
+/// A gated delta rule (Gated DeltaNet; Yang, Kautz and Hatamizadeh 2024, <https://arxiv.org/abs/2412.06464>), the mixer
+/// of most layers of Qwen3-Next and Qwen 3.5. Each value head has a state `S`, `[key_dim, value_dim]`:
+///
+/// ```text
+/// q, k, v = silu(convolution(query(x))), silu(convolution(key(x))), silu(convolution(value(x)))
+/// q, k    = q / √(|q|² + 1e-6) / √key_dim, k / √(|k|² + 1e-6)             for each key head
+/// αₚ      = exp(-exp(rate) · softplus(decay(xₚ) + decay_bias))            for each value head
+/// βₚ      = strength · sigmoid(write(xₚ))
+/// Sₚ      = αₚ Sₚ₋₁ + kₚ ⊗ βₚ (vₚ - αₚ Sₚ₋₁ᵀ kₚ)
+/// y       = output(norm(Sₚᵀ qₚ) * activation(gate(xₚ)))                    the norm is over each head
+/// ```
+///
+/// A key head serves `n_value_heads / n_key_heads` value heads. Convolutions are as in
+/// [`ShortConvolutionConfig`](crate::config::ShortConvolutionConfig), without a bias. A cache holds the state and the last
+/// `taps - 1` rows of each convolution, whatever the length. Pass it to
+/// [`GatedDeltaNet::new`](crate::layers::GatedDeltaNet::new).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
+#[non_exhaustive]
+pub struct GatedDeltaNetConfig {
+    /// The width of the input and the output.
+    pub d_model: usize,
+    /// How many heads queries and keys have.
+    pub n_key_heads: usize,
+    /// How many heads values, gates and states have: a multiple of `n_key_heads`.
+    pub n_value_heads: usize,
+    /// The width of a head's query and key.
+    pub key_dim: usize,
+    /// The width of a head's value.
+    pub value_dim: usize,
+    /// How many positions a convolution reads.
+    pub taps: usize,
+    /// The largest `β`: 1, or 2 where a state may have negative eigenvalues (OLMo hybrid).
+    pub strength: f64,
+    /// The norm of each head's result.
+    pub norm: NormConfig,
+    /// The activation of the gate.
+    pub activation: Activation,
+}
+
+impl GatedDeltaNetConfig {
+    /// Returns a mixer with these numbers of key and value heads, and these widths of a key and of a value: convolutions of
+    /// four taps, an RMS norm, and SiLU for the gate.
+    pub fn new(d_model: usize, [n_key_heads, n_value_heads]: [usize; 2], dims: [usize; 2]) -> Self {
+        let [key_dim, value_dim] = dims;
+        Self {
+            d_model,
+            n_key_heads,
+            n_value_heads,
+            key_dim,
+            value_dim,
+            taps: 4,
+            strength: 1.0,
+            norm: NormConfig::rms_norm(value_dim, 1e-6),
+            activation: Activation::Silu,
+        }
+    }
+
+    setters! {
+        /// Sets how many positions a convolution reads.
+        with_taps(taps: usize) => taps = taps;
+        /// Sets the largest `β`.
+        with_strength(strength: f64) => strength = strength;
+        /// Sets the norm of each head's result.
+        with_norm(norm: NormConfig) => norm = norm;
+        /// Sets the activation of the gate.
+        with_activation(activation: Activation) => activation = activation;
+    }
+
+    /// Returns the width of all heads' keys.
+    pub fn keys_width(&self) -> usize {
+        self.n_key_heads * self.key_dim
+    }
+
+    /// Returns the width of all heads' values.
+    pub fn values_width(&self) -> usize {
+        self.n_value_heads * self.value_dim
+    }
+
+    /// Returns how many weights each position multiplies.
+    pub(super) fn multiplied_weights(&self) -> usize {
+        let convolved = 2 * self.keys_width() + self.values_width();
+        let projected = convolved + 2 * self.values_width() + 2 * self.n_value_heads;
+        // The state is read by the key and by the query, and written.
+        projected * self.d_model + convolved * self.taps + 3 * self.values_width() * self.key_dim
+    }
+
+    /// Returns the properties by which other parts of a model know this mixer.
+    pub(super) fn facts(&self) -> MixerFacts {
+        let convolved = 2 * self.keys_width() + self.values_width();
+        MixerFacts {
+            d_model: self.d_model,
+            is_causal: true,
+            reads_positions: false,
+            shares_from: None,
+            padding: PaddedRows::LeftOut,
+            state: Some(
+                self.taps.saturating_sub(1) * convolved + self.values_width() * self.key_dim,
+            ),
+            heads: None,
+        }
+    }
+
+    /// Checks the sizes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) names the wrong setting and says what is expected.
+    pub fn validate(&self) -> Result<()> {
+        let sizes = [
+            ("d_model", self.d_model),
+            ("n_key_heads", self.n_key_heads),
+            ("n_value_heads", self.n_value_heads),
+            ("key_dim", self.key_dim),
+            ("value_dim", self.value_dim),
+            ("taps", self.taps),
+        ];
+        for (name, found) in sizes {
+            size(&format!("{name} of a gated delta rule"), found)?;
+        }
+        let (n, keys) = (self.n_value_heads, self.n_key_heads);
+        let invalid = |reason: String| Err(Error::InvalidConfig(reason));
+        if !n.is_multiple_of(keys) {
+            return invalid(format!(
+                "{n} value heads of a gated delta rule for {keys} key heads; expected a multiple"
+            ));
+        }
+        let of = [self.keys_width(), self.values_width()];
+        size(
+            "the state of a gated delta rule",
+            of[0].max(of[1]).saturating_mul(self.key_dim),
+        )?;
+        if self.norm.d_model != self.value_dim {
+            return invalid(format!(
+                "the norm of a gated delta rule is over {} dimensions; expected value_dim, {}",
+                self.norm.d_model, self.value_dim
+            ));
+        }
+        if !(self.strength > 0.0 && self.strength <= 2.0) {
+            return invalid(format!(
+                "strength {} of a gated delta rule; expected a number from 0 to 2",
+                self.strength
+            ));
+        }
+        self.norm.validate()
+    }
+}
