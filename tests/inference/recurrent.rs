@@ -5,7 +5,7 @@ use candle_blocks::{
     AttentionMask, ForwardContext, KvCache, NormConfig, Position, Precision, RotaryConfig, Stack,
     StackConfig,
     candle_core::{DType, Device, Tensor},
-    config::{MixerConfig, ShortConvolutionConfig},
+    config::{GatedDeltaNetConfig, MixerConfig, ShortConvolutionConfig},
 };
 
 use crate::{
@@ -16,19 +16,39 @@ use crate::{
     small_on_device,
 };
 
-/// A decoder with attention between two short convolutions, as LFM2's.
-fn hybrid() -> StackConfig {
-    let rotary = Position::Rotary(RotaryConfig::new(2, 100.0));
-    let attended = block(attention().with_position(rotary).causal());
-    let mut convolved = attended.clone();
-    convolved.mixer = ShortConvolutionConfig::new(WIDTH, 3).with_bias(true).into();
-    let norm = NormConfig::rms_norm(WIDTH, 1e-6);
-    StackConfig::new(vec![convolved.clone(), attended, convolved], Some(norm))
+/// Every recurrent mixer.
+fn mixers() -> [MixerConfig; 2] {
+    let delta = GatedDeltaNetConfig::new(WIDTH, [2, 4], [3, 5]);
+    [
+        ShortConvolutionConfig::new(WIDTH, 3).with_bias(true).into(),
+        delta.with_strength(2.0).into(),
+    ]
 }
 
-/// The stack on the device under test, and packed.
-fn stacks(config: &StackConfig) -> Vec<(Stack, &'static str)> {
-    let mut stacks = vec![(small_on_device::stack(config), "unpacked")];
+/// A decoder with attention between two such mixers, as LFM2's and Qwen 3.5's.
+fn hybrid(mixer: &MixerConfig) -> StackConfig {
+    let rotary = Position::Rotary(RotaryConfig::new(2, 100.0));
+    let attended = block(attention().with_position(rotary).causal());
+    let mut recurrent = attended.clone();
+    recurrent.mixer = mixer.clone();
+    let norm = NormConfig::rms_norm(WIDTH, 1e-6);
+    StackConfig::new(vec![recurrent.clone(), attended, recurrent], Some(norm))
+}
+
+/// The stacks on the device under test, and packed.
+fn stacks(configs: impl IntoIterator<Item = StackConfig>) -> Vec<(Stack, String)> {
+    configs
+        .into_iter()
+        .flat_map(|config| forms(&config))
+        .collect()
+}
+
+fn forms(config: &StackConfig) -> Vec<(Stack, String)> {
+    let mixer = &config.blocks[0].mixer;
+    let mut stacks = vec![(
+        small_on_device::stack(config),
+        format!("{mixer:?}, unpacked"),
+    )];
     if device().is_cpu() && rehearsed().is_none() {
         let packed = [
             (Precision::F32, "f32"),
@@ -37,14 +57,19 @@ fn stacks(config: &StackConfig) -> Vec<(Stack, &'static str)> {
             (Precision::INT4, "int4"),
         ];
         let stack = small::stack(config);
-        stacks.extend(packed.map(|(precision, name)| (stack.pack(precision).unwrap(), name)));
+        let name = |name| format!("{mixer:?}, {name}");
+        stacks.extend(packed.map(|(precision, of)| (stack.pack(precision).unwrap(), name(of))));
     }
     stacks
 }
 
-/// Returns two blocks without attention.
-fn convolutions() -> StackConfig {
-    StackConfig::uniform(hybrid().blocks.remove(0), 2, None)
+/// Returns stacks of two blocks without attention.
+fn recurrent() -> impl Iterator<Item = StackConfig> {
+    hybrids().map(|mut of| StackConfig::uniform(of.blocks.remove(0), 2, None))
+}
+
+fn hybrids() -> impl Iterator<Item = StackConfig> {
+    mixers().into_iter().map(|mixer| hybrid(&mixer))
 }
 
 /// Computes some positions of `x` after those in the cache.
@@ -67,7 +92,7 @@ fn assert_alike(ours: &Tensor, theirs: &Tensor, what: &str) {
 
 #[test]
 fn pieces_of_any_length_give_the_whole_sequence() {
-    for (stack, name) in stacks(&hybrid()) {
+    for (stack, name) in stacks(hybrids()) {
         for n in [1, 2, 63, 64, 65, 300] {
             let x = small_on_device::numbers(&[2, n, WIDTH], n);
             let whole = stack.forward(&x).unwrap();
@@ -88,23 +113,26 @@ fn pieces_of_any_length_give_the_whole_sequence() {
 
 #[test]
 fn a_state_takes_as_much_for_many_positions_as_for_one() {
-    let stack = small_on_device::stack(&convolutions());
-    let mut cache = stack.new_cache();
-    let x = small_on_device::numbers(&[1, 1000, WIDTH], 3);
-    let mut sizes = Vec::new();
-    for _ in 0..100 {
-        piece(&stack, &mut cache, &x, 0, 1000);
-        piece(&stack, &mut cache, &x, 0, 1);
-        sizes.push(cache.bytes());
+    for config in recurrent() {
+        let stack = small_on_device::stack(&config);
+        let mut cache = stack.new_cache();
+        let x = small_on_device::numbers(&[1, 1000, WIDTH], 3);
+        let mut sizes = Vec::new();
+        for _ in 0..100 {
+            piece(&stack, &mut cache, &x, 0, 1000);
+            piece(&stack, &mut cache, &x, 0, 1);
+            sizes.push(cache.bytes());
+        }
+        assert_eq!(cache.seen(), 100_100);
+        // Two layers, after the last call and before it.
+        let state = config.blocks[0].facts().state.unwrap();
+        assert_eq!(sizes, [2 * 2 * state * size_of::<f32>(); 100]);
     }
-    assert_eq!(cache.seen(), 100_100);
-    // Two layers with two rows, after the last call and before it.
-    assert_eq!(sizes, [2 * 2 * 2 * WIDTH * size_of::<f32>(); 100]);
 }
 
 #[test]
 fn a_state_goes_back_to_the_position_before_the_last_call() {
-    for (stack, name) in stacks(&hybrid()) {
+    for (stack, name) in stacks(hybrids()) {
         let x = small_on_device::numbers(&[2, 9, WIDTH], 5);
         let whole = stack.forward(&x).unwrap();
         let mut cache = stack.new_cache();
@@ -112,18 +140,18 @@ fn a_state_goes_back_to_the_position_before_the_last_call() {
         piece(&stack, &mut cache, &x, 3, 4);
         assert_eq!(cache.rewind(6), 3, "{name}");
         let again = piece(&stack, &mut cache, &x, 3, 6);
-        assert_alike(&again, &whole.narrow(1, 3, 6).unwrap(), name);
+        assert_alike(&again, &whole.narrow(1, 3, 6).unwrap(), &name);
         assert_eq!(cache.rewind(9), 9, "{name}: nothing is removed");
         assert_eq!(cache.rewind(3), 3, "{name}");
         assert_eq!(cache.rewind(2), 0, "{name}: no earlier state");
         let again = piece(&stack, &mut cache, &x, 0, 9);
-        assert_alike(&again, &whole, name);
+        assert_alike(&again, &whole, &name);
     }
 }
 
 #[test]
 fn padding_before_or_after_any_piece_is_no_position() {
-    for (stack, name) in stacks(&convolutions()) {
+    for (stack, name) in stacks(recurrent()) {
         let x = small_on_device::numbers(&[1, 6, WIDTH], 8);
         let padding = small_on_device::numbers(&[1, 2, WIDTH], 9);
         let rows = |from: usize, n: usize| x.narrow(1, from, n).unwrap();
@@ -168,29 +196,33 @@ fn padding_before_or_after_any_piece_is_no_position() {
 
 #[test]
 fn additive_masks_and_states_of_other_layers_are_refused() {
-    let stack = small_on_device::stack(&hybrid());
-    let x = small_on_device::numbers(&[1, 4, WIDTH], 2);
-    let mask = Tensor::zeros((1, 1, 4, 4), DType::F32, &device()).unwrap();
-    let context = ForwardContext::evaluation();
-    let context = context.with_mask(AttentionMask::none().with_additive(mask));
-    let error = stack.forward_with(&x, &context).unwrap_err().to_string();
-    assert!(error.contains("give a padding mask"), "{error}");
-    // The state of a stack with another width.
-    let mut other = hybrid();
-    for block in &mut other.blocks {
-        if let MixerConfig::ShortConvolution(of) = &mut block.mixer {
-            of.taps = 5;
+    for config in hybrids() {
+        let stack = small_on_device::stack(&config);
+        let x = small_on_device::numbers(&[1, 4, WIDTH], 2);
+        let mask = Tensor::zeros((1, 1, 4, 4), DType::F32, &device()).unwrap();
+        let context = ForwardContext::evaluation();
+        let context = context.with_mask(AttentionMask::none().with_additive(mask));
+        let error = stack.forward_with(&x, &context).unwrap_err().to_string();
+        assert!(error.contains("give a padding mask"), "{error}");
+        // The state of a stack with another width.
+        let mut other = config.clone();
+        for block in &mut other.blocks {
+            match &mut block.mixer {
+                MixerConfig::ShortConvolution(of) => of.taps = 5,
+                MixerConfig::GatedDeltaNet(of) => of.key_dim = 5,
+                _ => {}
+            }
         }
+        let mut cache = small_on_device::stack(&other).new_cache();
+        piece(&small_on_device::stack(&other), &mut cache, &x, 0, 4);
+        let context = ForwardContext::evaluation();
+        let next = small_on_device::numbers(&[1, 1, WIDTH], 1);
+        let refused = stack.forward_cached(&next, &context, &mut cache);
+        let error = refused.unwrap_err().to_string();
+        assert!(
+            error.contains("make another cache with new_cache"),
+            "{error}"
+        );
+        assert_eq!(cache.seen(), 4);
     }
-    let mut cache = small_on_device::stack(&other).new_cache();
-    piece(&small_on_device::stack(&other), &mut cache, &x, 0, 4);
-    let context = ForwardContext::evaluation();
-    let next = small_on_device::numbers(&[1, 1, WIDTH], 1);
-    let refused = stack.forward_cached(&next, &context, &mut cache);
-    let error = refused.unwrap_err().to_string();
-    assert!(
-        error.contains("make another cache with new_cache"),
-        "{error}"
-    );
-    assert_eq!(cache.seen(), 4);
 }

@@ -18,6 +18,7 @@
 //! | [`memory`] | scratch memory kept between calls, large pages, recycled buffers |
 //! | [`threads`] | work divided among threads in fixed-size chunks; thread teams that stay awake |
 //! | [`rows`] | row-wise and elementwise operations: norms, softmax, activations, rotary embeddings, AdamW |
+//! | [`recurrence`] | the gated delta rule: recurrences whose state is a matrix for each head |
 //! | [`products`] | matrix products in f32, f64, half precision, bfloat16 and int8, with packed weights |
 //! | [`attention`] | `softmax(q·kᵀ)·v` for all heads, and the KV cache |
 //! | `storage` | values as files store them: GGUF's blocks, bit streams, narrow floating-point formats |
@@ -40,6 +41,8 @@ mod cpu;
 pub mod memory;
 #[cfg(not(shuttle))]
 pub mod products;
+#[cfg(not(shuttle))]
+pub mod recurrence;
 #[cfg(not(shuttle))]
 pub mod rows;
 #[cfg(not(shuttle))]

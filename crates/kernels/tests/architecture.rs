@@ -17,6 +17,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("memory", &["vectors"]),
     ("cpu", &["threads", "vectors"]),
     ("rows", &["cpu", "memory", "threads", "vectors"]),
+    ("recurrence", &["cpu", "memory", "threads", "vectors"]),
     ("products", &["rows", "cpu", "memory", "threads", "vectors"]),
     (
         "attention",

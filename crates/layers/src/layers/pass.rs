@@ -76,6 +76,7 @@ pub struct Pass<'c> {
     distances: Memo<(DisentangledConfig, bool), (Tensor, DistanceRows)>,
     masks_of_heads: Memo<(TensorId, HeadsOfRank), Tensor>,
     taps: Memo<(usize, bool), Arc<TapTable>>,
+    sequence_rows: Memo<(), Arc<Vec<Vec<u32>>>>,
 }
 
 /// A temperature by position, and half the head width.
@@ -135,6 +136,7 @@ impl<'c> Pass<'c> {
             distances: Memo::default(),
             masks_of_heads: Memo::default(),
             taps: Memo::default(),
+            sequence_rows: Memo::default(),
         }
     }
 

@@ -13,6 +13,7 @@ mod blocks;
 mod choice;
 mod convolution;
 mod cross_entropy;
+mod delta_rule;
 mod elements;
 mod experts;
 mod grouped;

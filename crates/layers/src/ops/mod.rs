@@ -40,6 +40,7 @@ mod constants;
 mod convolution;
 mod cpu;
 mod cross_entropy;
+mod delta_rule;
 mod dropout;
 mod elements;
 mod engine;
@@ -90,6 +91,8 @@ pub(crate) use convolution::by_tap;
 pub use cpu::{Route, cpu, route, with_team};
 pub use cpu::{isa, n_threads};
 pub use cross_entropy::{cross_entropy, n_targets};
+#[doc(hidden)]
+pub(crate) use delta_rule::DeltaRule;
 pub(crate) use dropout::draw_mask;
 pub use dropout::dropout;
 pub(crate) use experts::ExpertColumns;
@@ -114,7 +117,6 @@ pub use recorder::{Operation, recorded};
 pub use rotary::rotate;
 pub(crate) use softmax::SoftmaxInput;
 pub use softmax::softmax;
-#[doc(hidden)]
 pub use tap_table::TapTable;
 #[doc(hidden)]
 pub use value::Value;

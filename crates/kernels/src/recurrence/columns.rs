@@ -1,0 +1,270 @@
+//! Two vectors of columns of a state, and what a position does with them.
+
+use std::ops::Range;
+
+use super::delta_rule::CHUNK;
+use crate::threads::Target;
+use crate::vectors::{MAX_LANES, Real, Vectors};
+
+/// Two vectors of columns.
+pub type Pair<V> = [V; 2];
+
+/// Sums that a pass over a state's rows adds up apart, so that additions do not wait for each other. Part of the
+/// definition, because it fixes the order of the sums.
+const SUMS: usize = 2;
+
+/// Columns of a state that are computed together.
+#[derive(Clone, Debug)]
+pub struct Columns {
+    pub range: Range<usize>,
+    /// How many columns two vectors have.
+    lanes: usize,
+}
+
+/// Returns all columns of a head, two vectors at a time.
+#[inline(always)]
+pub fn all<T: Real, L: Vectors<T>>(value_dim: usize) -> impl DoubleEndedIterator<Item = Columns> {
+    let lanes = 2 * L::LANES;
+    (0..value_dim.div_ceil(lanes)).map(move |i| Columns {
+        range: i * lanes..value_dim.min((i + 1) * lanes),
+        lanes,
+    })
+}
+
+/// Returns the first snapshot of each sequence.
+pub fn first_snapshots(sequences: &[Vec<u32>]) -> Vec<usize> {
+    let mut next = 0;
+    let of = |rows: &Vec<u32>| {
+        let first = next;
+        next += rows.len().div_ceil(CHUNK);
+        first
+    };
+    sequences.iter().map(of).collect()
+}
+
+/// A task's memory.
+pub struct Memory<'a, T> {
+    /// `[key_dim, 2 · LANES]`.
+    pub state: &'a mut [T],
+    /// The key after the last one.
+    pub zeros: &'a mut [T],
+}
+
+/// Returns how many elements [`Memory`] has at most.
+pub fn memory_len<T>(key_dim: usize) -> usize {
+    key_dim * (2 * MAX_LANES + 1)
+}
+
+impl<'a, T> Memory<'a, T> {
+    #[inline(always)]
+    pub fn divided<L: Vectors<T>>(memory: &'a mut [T], key_dim: usize) -> Self
+    where
+        T: Real,
+    {
+        let (state, rest) = memory.split_at_mut(key_dim * 2 * L::LANES);
+        Self {
+            state,
+            zeros: &mut rest[..key_dim],
+        }
+    }
+}
+
+impl Columns {
+    /// Copies the columns of `key_dim` rows from a row on, and zeros beyond the last column.
+    #[inline(always)]
+    pub fn load<T: Real>(&self, from: &Target<T>, first: usize, state: &mut [T]) {
+        for (i, to) in state.chunks_exact_mut(self.lanes).enumerate() {
+            // SAFETY: only this task uses this head's rows.
+            let from = unsafe { from.piece(first + i, self.range.clone()) };
+            self.copy(from, to);
+        }
+    }
+
+    /// Copies some columns to two vectors' memory, and zeros after them.
+    #[inline(always)]
+    pub fn copy<T: Real>(&self, from: &[T], to: &mut [T]) {
+        let (own, rest) = to.split_at_mut(from.len());
+        own.copy_from_slice(from);
+        rest.fill(T::ZERO);
+    }
+
+    /// Copies the columns back.
+    #[inline(always)]
+    pub fn store<T: Real>(&self, state: &[T], to: &Target<T>, first: usize) {
+        for (i, from) in state.chunks_exact(self.lanes).enumerate() {
+            // SAFETY: only this task uses this head's rows.
+            let to = unsafe { to.piece(first + i, self.range.clone()) };
+            to.copy_from_slice(&from[..to.len()]);
+        }
+    }
+
+    /// Loads these columns of a head's row.
+    #[inline(always)]
+    pub fn vectors<T: Real, L: Vectors<T>>(&self, level: L, row: &[T]) -> Pair<L::Vector> {
+        let mut memory = [T::ZERO; 2 * MAX_LANES];
+        let row = &row[self.range.clone()];
+        memory[..row.len()].copy_from_slice(row);
+        load(level, &memory, 0)
+    }
+}
+
+/// Loads two vectors from element `at` on.
+#[inline(always)]
+pub fn load<T: Real, L: Vectors<T>>(level: L, from: &[T], at: usize) -> Pair<L::Vector> {
+    assert!(at + 2 * L::LANES <= from.len());
+    // SAFETY: two vectors from `at` on are within the slice, by the assertion.
+    unsafe {
+        let from = from.as_ptr().add(at);
+        [level.load(from), level.load(from.add(L::LANES))]
+    }
+}
+
+/// Stores two vectors from element `at` on.
+#[inline(always)]
+pub fn store<T: Real, L: Vectors<T>>(level: L, of: Pair<L::Vector>, to: &mut [T], at: usize) {
+    assert!(at + 2 * L::LANES <= to.len());
+    // SAFETY: two vectors from `at` on are within the slice, by the assertion.
+    unsafe {
+        let to = to.as_mut_ptr().add(at);
+        level.store(of[0], to);
+        level.store(of[1], to.add(L::LANES));
+    }
+}
+
+/// Stores as many elements as `to` has.
+#[inline(always)]
+pub fn store_some<T: Real, L: Vectors<T>>(level: L, of: Pair<L::Vector>, to: &mut [T]) {
+    let mut memory = [T::ZERO; 2 * MAX_LANES];
+    store(level, of, &mut memory, 0);
+    to.copy_from_slice(&memory[..to.len()]);
+}
+
+/// Returns `value - decay · reads`.
+#[inline(always)]
+pub fn error<T: Real, L: Vectors<T>>(
+    level: L,
+    value: Pair<L::Vector>,
+    decay: T,
+    reads: Pair<L::Vector>,
+) -> Pair<L::Vector> {
+    let minus = level.splat(-decay);
+    let of = |c: usize| level.multiply_add(minus, reads[c], value[c]);
+    [of(0), of(1)]
+}
+
+/// Returns `factor · of`.
+#[inline(always)]
+pub fn times<T: Real, L: Vectors<T>>(level: L, factor: T, of: Pair<L::Vector>) -> Pair<L::Vector> {
+    let factor = level.splat(factor);
+    of.map(|of| level.multiply(factor, of))
+}
+
+/// Returns the sum of a pair's columns and of others'.
+#[inline(always)]
+pub fn add<T: Real, L: Vectors<T>>(
+    level: L,
+    a: Pair<L::Vector>,
+    b: Pair<L::Vector>,
+) -> Pair<L::Vector> {
+    [level.add(a[0], b[0]), level.add(a[1], b[1])]
+}
+
+/// Returns `Sᵀ k`.
+#[inline(always)]
+pub fn read<T: Real, L: Vectors<T>>(level: L, state: &[T], key: &[T]) -> Pair<L::Vector> {
+    let lanes = 2 * L::LANES;
+    assert_eq!(state.len(), key.len() * lanes);
+    let mut sums = [[level.splat(T::ZERO); 2]; SUMS];
+    for (i, &k) in key.iter().enumerate() {
+        let (k, sum) = (level.splat(k), &mut sums[i % SUMS]);
+        let s = load(level, state, i * lanes);
+        for c in 0..2 {
+            sum[c] = level.multiply_add(k, s[c], sum[c]);
+        }
+    }
+    add(level, sums[0], sums[1])
+}
+
+/// Replaces `S` by `decay · S + k ⊗ delta`, and returns `Sᵀ q` and `Sᵀ next`. `keys` are `k`, `q` and `next`.
+#[inline(always)]
+pub fn update<T: Real, L: Vectors<T>>(
+    level: L,
+    state: &mut [T],
+    keys: [&[T]; 3],
+    decay: T,
+    delta: Pair<L::Vector>,
+) -> [Pair<L::Vector>; 2] {
+    let n = keys[0].len();
+    assert!(keys.iter().all(|keys| keys.len() == n) && state.len() == n * 2 * L::LANES);
+    let at = state.as_mut_ptr();
+    // SAFETY: the assertion; rows are read before they are written.
+    unsafe { update_at(level, [at, at], keys, decay, delta) }
+}
+
+/// Like [`update`], from one state to another.
+///
+/// # Safety
+/// Both states have two vectors for each of the keys' elements. They are the same memory, or do not overlap.
+#[inline(always)]
+pub unsafe fn update_at<T: Real, L: Vectors<T>>(
+    level: L,
+    [from, to]: [*mut T; 2],
+    keys: [&[T]; 3],
+    decay: T,
+    delta: Pair<L::Vector>,
+) -> [Pair<L::Vector>; 2] {
+    let n = keys[0].len();
+    assert!(keys.iter().all(|keys| keys.len() == n));
+    let zero = level.splat(T::ZERO);
+    let decay = level.splat(decay);
+    let (mut y, mut reads) = ([[zero; 2]; SUMS], [[zero; 2]; SUMS]);
+    let mut i = 0;
+    while i + SUMS <= n {
+        for part in 0..SUMS {
+            let sums = [&mut y[part], &mut reads[part]];
+            // SAFETY: `i + part` is below `n`, and the caller promises as many rows of two vectors.
+            unsafe { update_row(level, [from, to], i + part, keys, decay, delta, sums) };
+        }
+        i += SUMS;
+    }
+    if i < n {
+        let sums = [&mut y[0], &mut reads[0]];
+        // SAFETY: as above.
+        unsafe { update_row(level, [from, to], i, keys, decay, delta, sums) };
+    }
+    [add(level, y[0], y[1]), add(level, reads[0], reads[1])]
+}
+
+/// Replaces a row of `S`, and adds what it gives to `Sᵀ q` and `Sᵀ next`.
+///
+/// # Safety
+/// The states have a row `i` of two vectors, and each of the keys has an element `i`.
+#[inline(always)]
+unsafe fn update_row<T: Real, L: Vectors<T>>(
+    level: L,
+    [from, to]: [*mut T; 2],
+    i: usize,
+    [key, query, next]: [&[T]; 3],
+    decay: L::Vector,
+    delta: Pair<L::Vector>,
+    [y, reads]: [&mut Pair<L::Vector>; 2],
+) {
+    // SAFETY: the caller promises an element `i`.
+    let (k, q, next) = unsafe {
+        (
+            level.splat(*key.get_unchecked(i)),
+            level.splat(*query.get_unchecked(i)),
+            level.splat(*next.get_unchecked(i)),
+        )
+    };
+    for c in 0..2 {
+        let at = (2 * i + c) * L::LANES;
+        // SAFETY: the caller promises a row `i` of two vectors.
+        let s = unsafe { level.load(from.add(at)) };
+        let s = level.multiply_add(k, delta[c], level.multiply(decay, s));
+        // SAFETY: as above.
+        unsafe { level.store(s, to.add(at)) };
+        y[c] = level.multiply_add(q, s, y[c]);
+        reads[c] = level.multiply_add(next, s, reads[c]);
+    }
+}

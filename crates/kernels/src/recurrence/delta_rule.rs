@@ -1,0 +1,287 @@
+//! The gated delta rule, position by position.
+//!
+//! A state's columns do not depend on each other. Two vectors of them stay in the first-level cache for all positions, so
+//! that each position costs four operations for an element of the state, about what a form with products of chunks takes
+//! (Yang et al. 2024, <https://arxiv.org/abs/2406.06484>). A sequence in pieces has the same bits as in one.
+
+use super::columns::{self, Columns, Memory};
+use crate::cpu::Cpu;
+use crate::memory::scratch::{lend, scratch};
+use crate::threads::{Target, parallel};
+use crate::vectors::{Level, LevelTask, Real, Slice, SliceMut, Stored, Vectors};
+
+/// The positions from one snapshot of the states to the next. The backward pass computes the states between them again.
+pub const CHUNK: usize = 64;
+
+/// The heads of a recurrence. A key head serves `n_values / n_keys` value heads, each with a state `[key_dim, value_dim]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateHeads {
+    /// How many heads queries and keys have.
+    pub n_keys: usize,
+    /// How many heads values and states have.
+    pub n_values: usize,
+    /// The width of a query and a key.
+    pub key_dim: usize,
+    /// The width of a value.
+    pub value_dim: usize,
+}
+
+impl StateHeads {
+    /// Returns how many elements the states of one sequence have.
+    pub fn state_len(&self) -> usize {
+        self.n_values * self.key_dim * self.value_dim
+    }
+
+    /// Returns how many value heads a key head serves.
+    pub(super) fn group(&self) -> usize {
+        self.n_values / self.n_keys
+    }
+}
+
+/// Returns how many snapshots of all states a training pass takes.
+pub fn n_snapshots(sequences: &[Vec<u32>]) -> usize {
+    sequences
+        .iter()
+        .map(|rows| rows.len().div_ceil(CHUNK))
+        .sum()
+}
+
+/// A gated delta rule over the rows of several sequences, in f32 or f64. For each value head,
+/// `S = α S + k ⊗ β (v - α Sᵀ k)` and `y = Sᵀ q`, where `α = exp(decay)`.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaRule<'a> {
+    /// The heads and their widths.
+    pub heads: StateHeads,
+    /// The queries `q` of all rows, `[rows, n_keys · key_dim]`.
+    pub query: Slice<'a>,
+    /// The keys `k`, `[rows, n_keys · key_dim]`.
+    pub key: Slice<'a>,
+    /// The values `v`, `[rows, n_values · value_dim]`.
+    pub value: Slice<'a>,
+    /// The logarithms of the factors `α`, `[rows, n_values]`: negative or 0.
+    pub decay: Slice<'a>,
+    /// The factors `β`, `[rows, n_values]`.
+    pub write: Slice<'a>,
+    /// The rows of each sequence, in order.
+    pub sequences: &'a [Vec<u32>],
+}
+
+/// [`DeltaRule`] in one type.
+#[derive(Clone, Copy)]
+pub(super) struct Typed<'a, T> {
+    pub heads: StateHeads,
+    query: &'a [T],
+    key: &'a [T],
+    value: &'a [T],
+    decay: &'a [T],
+    write: &'a [T],
+    pub sequences: &'a [Vec<u32>],
+}
+
+scratch! {
+    /// A task's columns of a state.
+    STATE
+}
+
+impl DeltaRule<'_> {
+    /// Computes the rows of `y`, `[rows, n_values · value_dim]`, and replaces the state of each sequence,
+    /// `[sequences, n_values, key_dim, value_dim]`. Rows outside all sequences become zeros. `snapshots` get the states
+    /// before each [`CHUNK`] of positions, sequence by sequence.
+    ///
+    /// # Panics
+    /// If lengths or types do not match, or a sequence names a row that does not exist.
+    pub fn forward(&self, cpu: Cpu, state: SliceMut, y: SliceMut, snapshots: Option<SliceMut>) {
+        match self.value {
+            Slice::F64(_) => self.typed::<f64>().forward(cpu, state, y, snapshots),
+            _ => self.typed::<f32>().forward(cpu, state, y, snapshots),
+        }
+    }
+
+    pub(super) fn typed<T: Stored>(&self) -> Typed<'_, T> {
+        let typed = Typed {
+            heads: self.heads,
+            query: T::of_slice(self.query),
+            key: T::of_slice(self.key),
+            value: T::of_slice(self.value),
+            decay: T::of_slice(self.decay),
+            write: T::of_slice(self.write),
+            sequences: self.sequences,
+        };
+        typed.check();
+        typed
+    }
+}
+
+impl<T> Typed<'_, T> {
+    fn check(&self) {
+        let StateHeads {
+            n_keys,
+            n_values,
+            key_dim,
+            value_dim,
+        } = self.heads;
+        assert!(n_keys > 0 && n_values.is_multiple_of(n_keys) && key_dim > 0 && value_dim > 0);
+        let rows = self.n_rows();
+        assert_eq!(self.query.len(), rows * n_keys * key_dim);
+        assert_eq!(self.key.len(), self.query.len());
+        assert_eq!(self.value.len(), rows * n_values * value_dim);
+        assert_eq!(self.write.len(), self.decay.len());
+    }
+
+    pub fn n_rows(&self) -> usize {
+        self.decay.len() / self.heads.n_values
+    }
+
+    /// Returns the multiplications of the forward pass.
+    pub fn work(&self) -> usize {
+        let positions: usize = self.sequences.iter().map(Vec::len).sum();
+        4 * positions * self.heads.state_len()
+    }
+
+    pub fn query(&self, row: u32, key_head: usize) -> &[T] {
+        let at = row as usize * self.heads.n_keys + key_head;
+        &self.query[at * self.heads.key_dim..][..self.heads.key_dim]
+    }
+
+    pub fn key(&self, row: u32, key_head: usize) -> &[T] {
+        let at = row as usize * self.heads.n_keys + key_head;
+        &self.key[at * self.heads.key_dim..][..self.heads.key_dim]
+    }
+
+    pub fn value(&self, row: u32, head: usize) -> &[T] {
+        let at = row as usize * self.heads.n_values + head;
+        &self.value[at * self.heads.value_dim..][..self.heads.value_dim]
+    }
+}
+
+impl<T: Real> Typed<'_, T> {
+    /// Returns `α` and `β`.
+    #[inline(always)]
+    pub fn factors(&self, row: u32, head: usize) -> (T, T) {
+        let at = row as usize * self.heads.n_values + head;
+        (self.decay[at].exp(), self.write[at])
+    }
+}
+
+impl<T: Stored + Real> Typed<'_, T>
+where
+    for<'a> Forward<'a, T>: LevelTask,
+{
+    fn forward(&self, cpu: Cpu, state: SliceMut, y: SliceMut, snapshots: Option<SliceMut>) {
+        let StateHeads {
+            n_values,
+            key_dim,
+            value_dim,
+            ..
+        } = self.heads;
+        let rows_of_state = self.sequences.len() * n_values * key_dim;
+        let state = Target::row_major(T::of_slice_mut(state), rows_of_state, value_dim);
+        let y = T::of_slice_mut(y);
+        let n_visited: usize = self.sequences.iter().map(Vec::len).sum();
+        if n_visited < self.n_rows() {
+            y.fill(T::ZERO);
+        }
+        let y = Target::row_major(y, self.n_rows(), n_values * value_dim);
+        let n_kept = n_snapshots(self.sequences) * n_values * key_dim;
+        let snapshots = snapshots.map(T::of_slice_mut);
+        let snapshots = snapshots.map(|all| Target::row_major(all, n_kept, value_dim));
+        let firsts = columns::first_snapshots(self.sequences);
+        let threads = cpu.for_work(self.work()).threads;
+        parallel::for_tasks(threads, self.sequences.len() * n_values, |task| {
+            let (sequence, head) = (task / n_values, task % n_values);
+            lend(STATE, columns::memory_len::<T>(key_dim), |memory| {
+                cpu.isa.enter(Forward {
+                    rule: self,
+                    at: (sequence, head),
+                    memory,
+                    state: &state,
+                    y: &y,
+                    snapshots: snapshots.as_ref().map(|all| (all, firsts[sequence])),
+                });
+            });
+        });
+    }
+}
+
+/// The forward pass for one head of one sequence.
+pub(super) struct Forward<'a, T> {
+    rule: &'a Typed<'a, T>,
+    /// The sequence and the value head.
+    at: (usize, usize),
+    memory: &'a mut [T],
+    state: &'a Target<'a, T>,
+    y: &'a Target<'a, T>,
+    /// All snapshots, and the sequence's first.
+    snapshots: Option<(&'a Target<'a, T>, usize)>,
+}
+
+impl LevelTask for Forward<'_, f32> {
+    #[inline(always)]
+    fn compute<L: Level>(self, level: L) {
+        self.run(level);
+    }
+}
+
+impl LevelTask for Forward<'_, f64> {
+    #[inline(always)]
+    fn compute<L: Level>(self, level: L) {
+        self.run(level);
+    }
+}
+
+impl<T: Real> Forward<'_, T> {
+    #[inline(always)]
+    fn run<L: Vectors<T>>(self, level: L) {
+        let (sequence, head) = self.at;
+        let StateHeads {
+            n_values,
+            key_dim,
+            value_dim,
+            ..
+        } = self.rule.heads;
+        let key_head = head / self.rule.heads.group();
+        let rows = &self.rule.sequences[sequence][..];
+        let Some(&first) = rows.first() else {
+            return;
+        };
+        let of_state = (sequence * n_values + head) * key_dim;
+        let Memory { state, zeros } = Memory::divided::<L>(self.memory, key_dim);
+        zeros.fill(T::ZERO);
+        for columns in columns::all::<T, L>(value_dim) {
+            columns.load(self.state, of_state, state);
+            let mut reads = columns::read(level, state, self.rule.key(first, key_head));
+            for (i, &row) in rows.iter().enumerate() {
+                if let Some((all, first)) = self.snapshots
+                    && i % CHUNK == 0
+                {
+                    let at = ((first + i / CHUNK) * n_values + head) * key_dim;
+                    columns.store(state, all, at);
+                }
+                let next = match rows.get(i + 1) {
+                    Some(&next) => self.rule.key(next, key_head),
+                    None => zeros,
+                };
+                let (decay, write) = self.rule.factors(row, head);
+                let value = columns.vectors(level, self.rule.value(row, head));
+                let error = columns::error(level, value, decay, reads);
+                let delta = columns::times(level, write, error);
+                let key = self.rule.key(row, key_head);
+                let query = self.rule.query(row, key_head);
+                let y;
+                [y, reads] = columns::update(level, state, [key, query, next], decay, delta);
+                let to = columns.of_head(head, value_dim);
+                // SAFETY: only this task writes this head's columns in the rows of its sequence.
+                let to = unsafe { self.y.piece(row as usize, to) };
+                columns::store_some(level, y, to);
+            }
+            columns.store(state, self.state, of_state);
+        }
+    }
+}
+
+impl Columns {
+    /// Returns the same columns in a row of all heads.
+    pub(super) fn of_head(&self, head: usize, value_dim: usize) -> std::ops::Range<usize> {
+        head * value_dim + self.range.start..head * value_dim + self.range.end
+    }
+}

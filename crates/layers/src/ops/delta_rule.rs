@@ -1,0 +1,180 @@
+//! The gated delta rule over the sequences of a pass.
+
+use std::sync::Arc;
+
+use candle_blocks_kernels::Cpu;
+use candle_blocks_kernels::recurrence::{self, DeltaGradients, StateHeads, n_snapshots};
+use candle_core::{Result, Tensor, bail};
+
+use super::kernels::{Data, readable};
+use super::numbers::Numbers;
+use super::tape::Taped;
+use super::value::{Value, on_either};
+
+const OP: &str = "gated delta rule";
+
+/// The inputs of a gated delta rule in f32 or f64, with one row for each position.
+pub(crate) struct DeltaRule<'a> {
+    /// The heads and their widths.
+    pub heads: StateHeads,
+    /// The queries, `[.., n_keys · key_dim]`.
+    pub query: &'a Value,
+    /// The keys.
+    pub key: &'a Value,
+    /// The values, `[.., n_values · value_dim]`.
+    pub value: &'a Value,
+    /// The logarithms of the states' decay, `[.., n_values]`.
+    pub decay: &'a Value,
+    /// The strengths with which the states are written, `[.., n_values]`.
+    pub write: &'a Value,
+    /// The states before, `[batch, n_values, key_dim, value_dim]`, which get no gradient; zeros without.
+    pub state: Option<&'a Tensor>,
+    /// The rows of each sequence.
+    pub rows: &'a Arc<Vec<Vec<u32>>>,
+}
+
+impl DeltaRule<'_> {
+    /// Computes `S = α S + k ⊗ β (v - α Sᵀ k)` and `y = Sᵀ q` at each position, with `α = exp(decay)` and `β = write`.
+    /// Returns `y`, `[.., n_values · value_dim]`, and the states after. Rows outside all sequences are zeros.
+    pub fn compute(&self) -> Result<(Value, Tensor)> {
+        self.check()?;
+        on_either!(self.query, x => {
+            let others = [self.key, self.value, self.decay, self.write];
+            let [key, value, decay, write] = others.map(|of| x.on_tape(of)?.whole());
+            let (y, state) = x.whole()?.delta_rule(self, [key?, value?, decay?, write?])?;
+            Ok((y.into(), state))
+        })
+    }
+
+    /// Returns the states' dimensions.
+    pub(super) fn state_dims(&self) -> [usize; 4] {
+        let StateHeads {
+            n_values,
+            key_dim,
+            value_dim,
+            ..
+        } = self.heads;
+        [self.rows.len(), n_values, key_dim, value_dim]
+    }
+
+    fn check(&self) -> Result<()> {
+        let StateHeads {
+            n_keys,
+            n_values,
+            key_dim,
+            value_dim,
+        } = self.heads;
+        let keys = n_keys * key_dim;
+        let inputs = [
+            (self.query, keys),
+            (self.key, keys),
+            (self.value, n_values * value_dim),
+            (self.decay, n_values),
+            (self.write, n_values),
+        ];
+        let dtype = self.query.sum_type();
+        let (_, rows) = self.query.dims().split_last().unwrap_or((&1, &[]));
+        for (input, width) in inputs {
+            let dims = [rows, &[width]].concat();
+            if input.dims() != dims || input.dtype() != dtype {
+                bail!(
+                    "{OP}: an input is {:?} {:?}; expected {dtype:?} {dims:?}",
+                    input.dtype(),
+                    input.dims()
+                );
+            }
+        }
+        match self.state {
+            Some(state) if state.dims() != self.state_dims() || state.dtype() != dtype => bail!(
+                "{OP}: the state is {:?} {:?}; expected {dtype:?} {:?}",
+                state.dtype(),
+                state.dims(),
+                self.state_dims()
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the kernel reads: queries, keys, values, decay and write.
+struct Inputs {
+    heads: StateHeads,
+    data: [Data; 5],
+    rows: Arc<Vec<Vec<u32>>>,
+}
+
+impl Inputs {
+    /// Runs `work` with the kernel's view.
+    fn with<R>(&self, work: impl FnOnce(&recurrence::DeltaRule) -> R) -> R {
+        let [query, key, value, decay, write] = self.data.each_ref().map(Data::read);
+        work(&recurrence::DeltaRule {
+            heads: self.heads,
+            query: query.slice(),
+            key: key.slice(),
+            value: value.slice(),
+            decay: decay.slice(),
+            write: write.slice(),
+            sequences: &self.rows,
+        })
+    }
+}
+
+impl Taped<Cpu> {
+    /// `others` are keys, values, decay and write.
+    fn delta_rule(&self, of: &DeltaRule, others: [Self; 4]) -> Result<(Self, Tensor)> {
+        let [key, value, decay, write] = &others;
+        let inputs = [self, key, value, decay, write];
+        let (dtype, engine) = (self.dtype(), self.engine());
+        let dims = of.state_dims();
+        let mut state = match of.state {
+            Some(state) => {
+                let state = readable(state.detach().contiguous()?)?;
+                Numbers::copied(state.read().slice())?
+            }
+            None => Numbers::zeros(dtype, dims.iter().product())?,
+        };
+        let slots = inputs.map(|of| of.slot.clone());
+        let asks = slots.each_ref().map(|slot| slot.place);
+        let is_tracked = asks.iter().any(Option::is_some);
+        let mut snapshots = match is_tracked {
+            true => Some(Numbers::new(
+                dtype,
+                n_snapshots(of.rows) * of.heads.state_len(),
+            )?),
+            false => None,
+        };
+        let mut y = Numbers::new(dtype, value.elem_count())?;
+        let kernel = Inputs {
+            heads: of.heads,
+            data: inputs.map(|of| of.data.clone()),
+            rows: of.rows.clone(),
+        };
+        kernel.with(|rule| {
+            let snapshots = snapshots.as_mut().map(Numbers::slice_mut);
+            rule.forward(engine, state.slice_mut(), y.slice_mut(), snapshots);
+        });
+        let y = value.mapped(y, &asks, move |pass, dy| {
+            let Some(snapshots) = &snapshots else {
+                return Ok(());
+            };
+            let zeros = |of: &Data| Numbers::zeros(dtype, of.read().slice().len());
+            let [query, key, value, decay, write] = kernel.data.each_ref().map(zeros);
+            let mut gradients = [query?, key?, value?, decay?, write?];
+            let [query, key, value, decay, write] = gradients.each_mut().map(Numbers::slice_mut);
+            kernel.with(|rule| {
+                let to = DeltaGradients {
+                    query,
+                    key,
+                    value,
+                    decay,
+                    write,
+                };
+                rule.backward(pass.engine, snapshots.slice(), dy.slice(), to);
+            });
+            let each = slots.iter().zip(gradients);
+            each.filter(|(slot, _)| slot.place.is_some())
+                .try_for_each(|(slot, gradient)| pass.add(slot, gradient))
+        });
+        Ok((y, state.into_tensor(dims.to_vec())?))
+    }
+}
