@@ -208,7 +208,7 @@ impl<'a, T: Real> Backward<'a, T> {
         let at = (snapshot * n_values + head) * key_dim * value_dim;
         let from = self.snapshots[at..at + key_dim * value_dim].chunks_exact(value_dim);
         for (from, to) in from.zip(memory.states[..len].chunks_exact_mut(lanes)) {
-            columns.copy(&from[columns.range.clone()], to);
+            columns::store(level, columns.vectors(level, from), to, 0);
         }
         let mut reads = columns::read(
             level,

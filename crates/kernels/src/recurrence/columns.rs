@@ -72,39 +72,40 @@ impl<'a, T> Memory<'a, T> {
 impl Columns {
     /// Copies the columns of `key_dim` rows from a row on, and zeros beyond the last column.
     #[inline(always)]
-    pub fn load<T: Real>(&self, from: &Target<T>, first: usize, state: &mut [T]) {
-        for (i, to) in state.chunks_exact_mut(self.lanes).enumerate() {
+    pub fn load<T: Real, L: Vectors<T>>(
+        &self,
+        level: L,
+        from: &Target<T>,
+        first: usize,
+        state: &mut [T],
+    ) {
+        for i in 0..state.len() / self.lanes {
             // SAFETY: only this task uses this head's rows.
-            let from = unsafe { from.piece(first + i, self.range.clone()) };
-            self.copy(from, to);
+            let row = unsafe { from.piece(first + i, self.range.clone()) };
+            store(level, load_some(level, row), state, i * self.lanes);
         }
-    }
-
-    /// Copies some columns to two vectors' memory, and zeros after them.
-    #[inline(always)]
-    pub fn copy<T: Real>(&self, from: &[T], to: &mut [T]) {
-        let (own, rest) = to.split_at_mut(from.len());
-        own.copy_from_slice(from);
-        rest.fill(T::ZERO);
     }
 
     /// Copies the columns back.
     #[inline(always)]
-    pub fn store<T: Real>(&self, state: &[T], to: &Target<T>, first: usize) {
-        for (i, from) in state.chunks_exact(self.lanes).enumerate() {
+    pub fn store<T: Real, L: Vectors<T>>(
+        &self,
+        level: L,
+        state: &[T],
+        to: &Target<T>,
+        first: usize,
+    ) {
+        for i in 0..state.len() / self.lanes {
             // SAFETY: only this task uses this head's rows.
-            let to = unsafe { to.piece(first + i, self.range.clone()) };
-            to.copy_from_slice(&from[..to.len()]);
+            let row = unsafe { to.piece(first + i, self.range.clone()) };
+            store_some(level, load(level, state, i * self.lanes), row);
         }
     }
 
     /// Loads these columns of a head's row.
     #[inline(always)]
     pub fn vectors<T: Real, L: Vectors<T>>(&self, level: L, row: &[T]) -> Pair<L::Vector> {
-        let mut memory = [T::ZERO; 2 * MAX_LANES];
-        let row = &row[self.range.clone()];
-        memory[..row.len()].copy_from_slice(row);
-        load(level, &memory, 0)
+        load_some(level, &row[self.range.clone()])
     }
 }
 
@@ -131,9 +132,23 @@ pub fn store<T: Real, L: Vectors<T>>(level: L, of: Pair<L::Vector>, to: &mut [T]
     }
 }
 
-/// Stores as many elements as `to` has.
+/// Loads all elements of a slice, at most two vectors, and zeros after them.
+#[inline(always)]
+pub fn load_some<T: Real, L: Vectors<T>>(level: L, from: &[T]) -> Pair<L::Vector> {
+    if from.len() == 2 * L::LANES {
+        return load(level, from, 0);
+    }
+    let mut memory = [T::ZERO; 2 * MAX_LANES];
+    memory[..from.len()].copy_from_slice(from);
+    load(level, &memory, 0)
+}
+
+/// Stores as many elements as `to` has, at most two vectors.
 #[inline(always)]
 pub fn store_some<T: Real, L: Vectors<T>>(level: L, of: Pair<L::Vector>, to: &mut [T]) {
+    if to.len() == 2 * L::LANES {
+        return store(level, of, to, 0);
+    }
     let mut memory = [T::ZERO; 2 * MAX_LANES];
     store(level, of, &mut memory, 0);
     to.copy_from_slice(&memory[..to.len()]);

@@ -248,14 +248,14 @@ impl<T: Real> Forward<'_, T> {
         let Memory { state, zeros } = Memory::divided::<L>(self.memory, key_dim);
         zeros.fill(T::ZERO);
         for columns in columns::all::<T, L>(value_dim) {
-            columns.load(self.state, of_state, state);
+            columns.load(level, self.state, of_state, state);
             let mut reads = columns::read(level, state, self.rule.key(first, key_head));
             for (i, &row) in rows.iter().enumerate() {
                 if let Some((all, first)) = self.snapshots
                     && i % CHUNK == 0
                 {
                     let at = ((first + i / CHUNK) * n_values + head) * key_dim;
-                    columns.store(state, all, at);
+                    columns.store(level, state, all, at);
                 }
                 let next = match rows.get(i + 1) {
                     Some(&next) => self.rule.key(next, key_head),
@@ -274,7 +274,7 @@ impl<T: Real> Forward<'_, T> {
                 let to = unsafe { self.y.piece(row as usize, to) };
                 columns::store_some(level, y, to);
             }
-            columns.store(state, self.state, of_state);
+            columns.store(level, state, self.state, of_state);
         }
     }
 }

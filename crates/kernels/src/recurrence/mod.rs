@@ -8,4 +8,6 @@ pub use backward::DeltaGradients;
 pub use delta_rule::{CHUNK, DeltaRule, StateHeads, n_snapshots};
 
 #[cfg(test)]
+mod speed;
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,73 @@
+//! Measures the speed of the gated delta rule. Run on an idle machine:
+//! `cargo test --release -p candle-blocks-kernels recurrence::speed -- --ignored --nocapture`
+
+use std::hint::black_box;
+
+use super::*;
+use crate::products::{WeightFormat, peak};
+use crate::{reference::on, reference::random, timing::least, vectors::Isa};
+
+/// Heads of 128 dimensions, as in Qwen 3.5, with 512 positions in the cache's reach.
+#[test]
+#[ignore = "a measurement: needs an idle machine"]
+fn a_prompt_of_512_positions() {
+    const ROWS: usize = 512;
+    let heads = StateHeads {
+        n_keys: 4,
+        n_values: 4,
+        key_dim: 128,
+        value_dim: 128,
+    };
+    let rows = |width, seed| random::<f32>(ROWS * width, 0.0, 0.09, seed);
+    let [query, key, value] = [1, 2, 3].map(|seed| rows(4 * 128, seed));
+    let [decay, write] = [4, 5].map(|seed| rows(4, seed).iter().map(|x| -x.abs()).collect());
+    let (decay, write): (Vec<f32>, Vec<f32>) = (decay, write);
+    let sequences = [(0..ROWS as u32).collect::<Vec<u32>>()];
+    let rule = DeltaRule {
+        heads,
+        query: query[..].into(),
+        key: key[..].into(),
+        value: value[..].into(),
+        decay: decay[..].into(),
+        write: write[..].into(),
+        sequences: &sequences,
+    };
+    for isa in Isa::levels() {
+        let cpu = on(isa, 1);
+        let mut y = vec![0f32; ROWS * 4 * 128];
+        let mut state = vec![0f32; heads.state_len()];
+        let mut snapshots = vec![0f32; n_snapshots(&sequences) * heads.state_len()];
+        let forward = least(5, || {
+            let kept = (&mut snapshots[..]).into();
+            rule.forward(
+                cpu,
+                (&mut state[..]).into(),
+                (&mut y[..]).into(),
+                Some(kept),
+            );
+        });
+        let mut all = [&query, &key, &value, &decay, &write].map(|of| vec![0f32; of.len()]);
+        let backward = least(3, || {
+            let [query, key, value, decay, write] = &mut all;
+            let gradients = DeltaGradients {
+                query: (&mut query[..]).into(),
+                key: (&mut key[..]).into(),
+                value: (&mut value[..]).into(),
+                decay: (&mut decay[..]).into(),
+                write: (&mut write[..]).into(),
+            };
+            rule.backward(cpu, snapshots[..].into(), y[..].into(), gradients);
+        });
+        black_box(&all);
+        // Four operations for an element of the state, of which three are multiply-adds.
+        let operations = (7 * ROWS * heads.state_len()) as f64;
+        let share = operations / forward / peak(cpu, WeightFormat::F32);
+        let each = 1e6 / (ROWS * 4) as f64;
+        println!(
+            "{isa:12} forward {:6.2} µs for a head's position, {:.0} % of the peak; backward {:6.2} µs",
+            each * forward,
+            100.0 * share,
+            each * backward
+        );
+    }
+}
