@@ -1,7 +1,7 @@
-//! The gradients of the gated delta rule. The states within a chunk are computed again from the snapshot before it.
+//! The gradients of a recurrence. The states within a chunk are computed again from the snapshot before it.
 
 use super::columns::{self, Columns, Pair};
-use super::delta_rule::{CHUNK, DeltaRule, StateHeads, Typed};
+use super::forward::{CHUNK, Recurrence, Rule, StateHeads, Typed};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};
@@ -9,9 +9,9 @@ use crate::vectors::{
     Level, LevelTask, MAX_LANES, Real, Slice, SliceMut, Stored, Vectors, columns_at_once,
 };
 
-/// The gradients of a [`DeltaRule`], each with its input's layout. All are zeros before.
+/// The gradients of a [`Recurrence`], each with its input's layout. All are zeros before.
 #[derive(Debug)]
-pub struct DeltaGradients<'a> {
+pub struct RecurrenceGradients<'a> {
     /// The gradient of the queries.
     pub query: SliceMut<'a>,
     /// The gradient of the keys.
@@ -29,13 +29,13 @@ scratch! {
     STATES
 }
 
-impl DeltaRule<'_> {
+impl Recurrence<'_> {
     /// Computes the gradients from those of `y` and the snapshots of [`Self::forward`]. The states after the last
     /// position have no gradient.
     ///
     /// # Panics
     /// If lengths or types do not match.
-    pub fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: DeltaGradients) {
+    pub fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: RecurrenceGradients) {
         match self.value {
             Slice::F64(_) => self.typed::<f64>().backward(cpu, snapshots, dy, gradients),
             _ => self.typed::<f32>().backward(cpu, snapshots, dy, gradients),
@@ -47,7 +47,7 @@ impl<T: Stored + Real> Typed<'_, T>
 where
     for<'a> Backward<'a, T>: LevelTask,
 {
-    fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: DeltaGradients) {
+    fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: RecurrenceGradients) {
         let StateHeads {
             n_keys,
             n_values,
@@ -69,7 +69,7 @@ where
             let (sequence, key_head) = (task / n_keys, task % n_keys);
             lend(STATES, Memory::<T>::len(key_dim), |memory| {
                 cpu.isa.enter(Backward {
-                    rule: self,
+                    of: self,
                     at: (sequence, key_head),
                     memory,
                     snapshots: T::of_slice(snapshots),
@@ -93,7 +93,7 @@ struct Targets<'a, T> {
 
 /// The backward pass for the value heads that share a key head, in one sequence.
 pub(super) struct Backward<'a, T> {
-    rule: &'a Typed<'a, T>,
+    of: &'a Typed<'a, T>,
     /// The sequence and the key head.
     at: (usize, usize),
     memory: &'a mut [T],
@@ -107,7 +107,7 @@ pub(super) struct Backward<'a, T> {
 struct Memory<'a, T> {
     /// The states before each position of a chunk and after the last, `[CHUNK + 1, key_dim, lanes]`.
     states: &'a mut [T],
-    /// The errors `v - α Sᵀ k` of a chunk, `[CHUNK, lanes]`.
+    /// What a chunk's positions write, divided by `β`: `v - α Sᵀ k` or `v`, `[CHUNK, lanes]`.
     errors: &'a mut [T],
     /// The gradient of the state, `[key_dim, lanes]`.
     gradient: &'a mut [T],
@@ -163,7 +163,7 @@ impl LevelTask for Backward<'_, f64> {
 impl<'a, T: Real> Backward<'a, T> {
     #[inline(always)]
     fn run<L: Vectors<T>>(mut self, level: L) {
-        let heads = self.rule.heads;
+        let heads = self.of.heads;
         let group = heads.group();
         let memory = std::mem::take(&mut self.memory);
         let mut memory = Memory::divided::<L>(memory, heads.key_dim);
@@ -171,7 +171,7 @@ impl<'a, T: Real> Backward<'a, T> {
         memory.of_query.fill(T::ZERO);
         memory.of_key.fill(T::ZERO);
         let (sequence, key_head) = self.at;
-        let rows = &self.rule.sequences[sequence][..];
+        let rows = &self.of.sequences[sequence][..];
         for head in key_head * group..(key_head + 1) * group {
             for columns in columns::all::<T, L>(heads.value_dim) {
                 memory.gradient.fill(T::ZERO);
@@ -201,7 +201,7 @@ impl<'a, T: Real> Backward<'a, T> {
             key_dim,
             value_dim,
             ..
-        } = self.rule.heads;
+        } = self.of.heads;
         let key_head = self.at.1;
         let lanes = 2 * L::LANES;
         let len = key_dim * lanes;
@@ -210,29 +210,31 @@ impl<'a, T: Real> Backward<'a, T> {
         for (from, to) in from.zip(memory.states[..len].chunks_exact_mut(lanes)) {
             columns::store(level, columns.vectors(level, from), to, 0);
         }
-        let mut reads = columns::read(
-            level,
-            &memory.states[..len],
-            self.rule.key(rows[0], key_head),
-        );
+        let mut reads = [level.splat(T::ZERO); 2];
+        if self.of.rule == Rule::Delta {
+            let key = self.of.key(rows[0], key_head);
+            reads = columns::read(level, &memory.states[..len], key);
+        }
         for (i, &row) in rows.iter().enumerate() {
             let next = match rows.get(i + 1) {
-                Some(&next) => self.rule.key(next, key_head),
+                Some(&next) => self.of.key(next, key_head),
                 None => memory.zeros,
             };
-            let (decay, write) = self.rule.factors(row, head);
-            let value = columns.vectors(level, self.rule.value(row, head));
+            let (decay, write) = self.of.factors(row, head);
+            let value = columns.vectors(level, self.of.value(row, head));
             let error = columns::error(level, value, decay, reads);
             columns::store(level, error, memory.errors, i * lanes);
             let delta = columns::times(level, write, error);
-            let key = self.rule.key(row, key_head);
+            let key = self.of.key(row, key_head);
             let states = memory.states[i * len..(i + 2) * len].as_mut_ptr();
             // SAFETY: two states are within the memory, one after the other.
             let [_, after] = unsafe {
                 let states = [states, states.add(len)];
-                columns::update_at(level, states, [key, key, next], decay, delta)
+                columns::update_at::<_, _, true>(level, states, [key, key, next], decay, delta)
             };
-            reads = after;
+            if self.of.rule == Rule::Delta {
+                reads = after;
+            }
         }
     }
 
@@ -246,16 +248,16 @@ impl<'a, T: Real> Backward<'a, T> {
         columns: &Columns,
         memory: &mut Memory<T>,
     ) {
-        let heads = self.rule.heads;
+        let heads = self.of.heads;
         let key_head = self.at.1;
         let lanes = 2 * L::LANES;
         let len = heads.key_dim * lanes;
-        let (decay, write) = self.rule.factors(row, head);
+        let (decay, write) = self.of.factors(row, head);
         let error = columns::load(level, memory.errors, i * lanes);
         let delta = columns::times(level, write, error);
         let at = (row as usize * heads.n_values + head) * heads.value_dim;
         let dy = columns.vectors(level, &self.dy[at..at + heads.value_dim]);
-        let [key, query] = [self.rule.key(row, key_head), self.rule.query(row, key_head)];
+        let [key, query] = [self.of.key(row, key_head), self.of.query(row, key_head)];
         let (before, after) = memory.states[i * len..(i + 2) * len].split_at(len);
 
         // dS += q ⊗ dy. The gradients of q and k are S dy and dS δ, that of δ is dSᵀ k.
@@ -280,8 +282,12 @@ impl<'a, T: Real> Backward<'a, T> {
         let of_delta = columns::add(level, of_delta[0], of_delta[1]);
         let of_error = columns::times(level, write, of_delta);
 
-        // The error reads α S by the key: the gradient of α S is dS - k ⊗ de.
-        let minus = columns::times(level, -T::of(1.0), of_error);
+        // By the delta rule, the error reads α S by the key: the gradient of α S is dS - k ⊗ de.
+        let factor = match self.of.rule {
+            Rule::Delta => -T::of(1.0),
+            Rule::Sum => T::ZERO,
+        };
+        let minus = columns::times(level, factor, of_error);
         let decayed = columns::times(level, decay, minus);
         let factor = level.splat(decay);
         let mut of_decay = [zero; 2];

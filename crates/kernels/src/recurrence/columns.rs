@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::delta_rule::CHUNK;
+use super::forward::CHUNK;
 use crate::threads::Target;
 use crate::vectors::{MAX_LANES, Real, Vectors};
 
@@ -200,9 +200,10 @@ pub fn read<T: Real, L: Vectors<T>>(level: L, state: &[T], key: &[T]) -> Pair<L:
     add(level, sums[0], sums[1])
 }
 
-/// Replaces `S` by `decay · S + k ⊗ delta`, and returns `Sᵀ q` and `Sᵀ next`. `keys` are `k`, `q` and `next`.
+/// Replaces `S` by `decay · S + k ⊗ delta`, and returns `Sᵀ q` and, if `READS`, `Sᵀ next`. `keys` are `k`, `q` and
+/// `next`.
 #[inline(always)]
-pub fn update<T: Real, L: Vectors<T>>(
+pub fn update<T: Real, L: Vectors<T>, const READS: bool>(
     level: L,
     state: &mut [T],
     keys: [&[T]; 3],
@@ -213,7 +214,7 @@ pub fn update<T: Real, L: Vectors<T>>(
     assert!(keys.iter().all(|keys| keys.len() == n) && state.len() == n * 2 * L::LANES);
     let at = state.as_mut_ptr();
     // SAFETY: the assertion; rows are read before they are written.
-    unsafe { update_at(level, [at, at], keys, decay, delta) }
+    unsafe { update_at::<T, L, READS>(level, [at, at], keys, decay, delta) }
 }
 
 /// Like [`update`], from one state to another.
@@ -221,7 +222,7 @@ pub fn update<T: Real, L: Vectors<T>>(
 /// # Safety
 /// Both states have two vectors for each of the keys' elements. They are the same memory, or do not overlap.
 #[inline(always)]
-pub unsafe fn update_at<T: Real, L: Vectors<T>>(
+pub unsafe fn update_at<T: Real, L: Vectors<T>, const READS: bool>(
     level: L,
     [from, to]: [*mut T; 2],
     keys: [&[T]; 3],
@@ -238,14 +239,16 @@ pub unsafe fn update_at<T: Real, L: Vectors<T>>(
         for part in 0..SUMS {
             let sums = [&mut y[part], &mut reads[part]];
             // SAFETY: `i + part` is below `n`, and the caller promises as many rows of two vectors.
-            unsafe { update_row(level, [from, to], i + part, keys, decay, delta, sums) };
+            unsafe {
+                update_row::<T, L, READS>(level, [from, to], i + part, keys, decay, delta, sums)
+            };
         }
         i += SUMS;
     }
     if i < n {
         let sums = [&mut y[0], &mut reads[0]];
         // SAFETY: as above.
-        unsafe { update_row(level, [from, to], i, keys, decay, delta, sums) };
+        unsafe { update_row::<T, L, READS>(level, [from, to], i, keys, decay, delta, sums) };
     }
     [add(level, y[0], y[1]), add(level, reads[0], reads[1])]
 }
@@ -255,7 +258,7 @@ pub unsafe fn update_at<T: Real, L: Vectors<T>>(
 /// # Safety
 /// The states have a row `i` of two vectors, and each of the keys has an element `i`.
 #[inline(always)]
-unsafe fn update_row<T: Real, L: Vectors<T>>(
+unsafe fn update_row<T: Real, L: Vectors<T>, const READS: bool>(
     level: L,
     [from, to]: [*mut T; 2],
     i: usize,
@@ -280,6 +283,8 @@ unsafe fn update_row<T: Real, L: Vectors<T>>(
         // SAFETY: as above.
         unsafe { level.store(s, to.add(at)) };
         y[c] = level.multiply_add(q, s, y[c]);
-        reads[c] = level.multiply_add(next, s, reads[c]);
+        if READS {
+            reads[c] = level.multiply_add(next, s, reads[c]);
+        }
     }
 }

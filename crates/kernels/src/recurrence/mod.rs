@@ -1,11 +1,11 @@
-//! Recurrences whose state is a matrix for each head: the gated delta rule.
+//! Recurrences whose state is a matrix for each head: the gated delta rule, and sums that decay.
 
 mod backward;
 mod columns;
-mod delta_rule;
+mod forward;
 
-pub use backward::DeltaGradients;
-pub use delta_rule::{CHUNK, DeltaRule, StateHeads, n_snapshots};
+pub use backward::RecurrenceGradients;
+pub use forward::{CHUNK, Recurrence, Rule, StateHeads, n_snapshots};
 
 #[cfg(test)]
 mod speed;

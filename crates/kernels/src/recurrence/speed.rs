@@ -23,7 +23,8 @@ fn a_prompt_of_512_positions() {
     let [decay, write] = [4, 5].map(|seed| rows(4, seed).iter().map(|x| -x.abs()).collect());
     let (decay, write): (Vec<f32>, Vec<f32>) = (decay, write);
     let sequences = [(0..ROWS as u32).collect::<Vec<u32>>()];
-    let rule = DeltaRule {
+    let rule = Recurrence {
+        rule: Rule::Delta,
         heads,
         query: query[..].into(),
         key: key[..].into(),
@@ -49,7 +50,7 @@ fn a_prompt_of_512_positions() {
         let mut all = [&query, &key, &value, &decay, &write].map(|of| vec![0f32; of.len()]);
         let backward = least(3, || {
             let [query, key, value, decay, write] = &mut all;
-            let gradients = DeltaGradients {
+            let gradients = RecurrenceGradients {
                 query: (&mut query[..]).into(),
                 key: (&mut key[..]).into(),
                 value: (&mut value[..]).into(),

@@ -2,9 +2,10 @@ use super::*;
 use crate::reference::{assert_same, assert_share, normal, on, sigmoid, softplus};
 use crate::vectors::{Isa, Stored};
 
-/// The inputs of a delta rule in f64.
+/// The inputs of a recurrence in f64.
 #[derive(Clone)]
 struct Case {
+    rule: Rule,
     heads: StateHeads,
     n_rows: usize,
     sequences: Vec<Vec<u32>>,
@@ -15,7 +16,11 @@ struct Case {
 
 impl Case {
     /// Draws inputs for sequences of these lengths. Their rows alternate, after a row that no sequence has.
-    fn new([n_keys, n_values, key_dim, value_dim]: [usize; 4], lengths: &[usize]) -> Self {
+    fn new(
+        rule: Rule,
+        [n_keys, n_values, key_dim, value_dim]: [usize; 4],
+        lengths: &[usize],
+    ) -> Self {
         let heads = StateHeads {
             n_keys,
             n_values,
@@ -45,6 +50,7 @@ impl Case {
             x.map(|x| f64::from(of(x) as f32)).collect::<Vec<_>>()
         };
         Self {
+            rule,
             heads,
             n_rows,
             state: normal(lengths.len() * heads.state_len(), 0.0, 1.0, 6),
@@ -59,7 +65,7 @@ impl Case {
         }
     }
 
-    /// Computes the formula, and how large the terms of each result are.
+    /// Computes the formula: results and states.
     fn expected(&self) -> [Vec<f64>; 2] {
         let StateHeads {
             n_keys,
@@ -85,7 +91,10 @@ impl Case {
                         (0..key_dim).for_each(|i| state[column(i)] *= decay.exp());
                         let read: f64 =
                             (0..key_dim).map(|i| key[keys + i] * state[column(i)]).sum();
-                        let delta = write * (value[of] - read);
+                        let delta = match self.rule {
+                            Rule::Delta => write * (value[of] - read),
+                            Rule::Sum => write * value[of],
+                        };
                         (0..key_dim).for_each(|i| state[column(i)] += key[keys + i] * delta);
                         y[of] = (0..key_dim)
                             .map(|i| query[keys + i] * state[column(i)])
@@ -113,8 +122,9 @@ impl Case {
     fn rule<'a, T: Stored>(
         &'a self,
         [query, key, value, decay, write]: &'a [Vec<T>; 5],
-    ) -> DeltaRule<'a> {
-        DeltaRule {
+    ) -> Recurrence<'a> {
+        Recurrence {
+            rule: self.rule,
             heads: self.heads,
             query: T::slice(query),
             key: T::slice(key),
@@ -131,7 +141,7 @@ impl Case {
         let [_, _, snapshots] = self.computed::<T>(isa, threads);
         let mut all = self.inputs.each_ref().map(|of| vec![T::of(0.0); of.len()]);
         let [query, key, value, decay, write] = &mut all;
-        let gradients = DeltaGradients {
+        let gradients = RecurrenceGradients {
             query: T::slice_mut(query),
             key: T::slice_mut(key),
             value: T::slice_mut(value),
@@ -150,7 +160,7 @@ impl Case {
     }
 }
 
-/// A type that the delta rule has.
+/// A type that recurrences have.
 trait From32: Copy + bytemuck::Pod + crate::reference::RoundingErrors {
     fn of(value: f64) -> Self;
     fn wide(self) -> f64;
@@ -178,11 +188,12 @@ fn typed<T: From32>(of: &[f64]) -> Vec<T> {
     of.iter().map(|&x| T::of(x)).collect()
 }
 
-/// Returns the largest difference.
+/// Returns the largest difference, divided by the largest expected number if that is above 1.
 fn distance<T: From32>(found: &[T], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let pairs = found.iter().zip(expected);
-    pairs.map(|(a, b)| (a.wide() - b).abs()).fold(0.0, f64::max)
+    let largest = expected.iter().fold(1.0, |a: f64, b| a.max(b.abs()));
+    pairs.map(|(a, b)| (a.wide() - b).abs()).fold(0.0, f64::max) / largest
 }
 
 /// Heads and widths: around a vector's length, with and without shared keys.
@@ -196,14 +207,22 @@ const SIZES: [[usize; 4]; 7] = [
     [1, 1, 128, 64],
 ];
 
+/// Returns each of these with each rule.
+fn rules_and<C: Clone, const N: usize>(cases: [C; N]) -> impl Iterator<Item = (Rule, C)> {
+    let rules = [Rule::Delta, Rule::Sum];
+    rules
+        .into_iter()
+        .flat_map(move |rule| cases.clone().map(|case| (rule, case)))
+}
+
 const LENGTHS: [&[usize]; 4] = [&[1], &[2, 0, 5], &[63, 64, 65], &[200, 7]];
 
 #[test]
 fn results_and_states_are_those_of_the_formula_on_every_level() {
     let mut worst = [0f64; 2];
-    for sizes in SIZES {
+    for (rule, sizes) in rules_and(SIZES) {
         for lengths in LENGTHS {
-            let case = Case::new(sizes, lengths);
+            let case = Case::new(rule, sizes, lengths);
             let expected = case.expected();
             for isa in Isa::levels() {
                 let single = case.computed::<f32>(isa, 3);
@@ -221,16 +240,17 @@ fn results_and_states_are_those_of_the_formula_on_every_level() {
 
 #[test]
 fn rows_outside_all_sequences_are_zeros() {
-    let case = Case::new([1, 2, 4, 5], &[3]);
+    let case = Case::new(Rule::Delta, [1, 2, 4, 5], &[3]);
     let [y, ..] = case.computed::<f32>(Isa::levels()[0], 1);
     assert_eq!(y[..10], [0.0; 10]);
 }
 
 #[test]
 fn a_sequence_has_the_same_bits_alone_in_pieces_and_on_any_number_of_threads() {
-    for isa in Isa::levels() {
-        let sizes = [2, 4, 17, 33];
-        let case = Case::new(sizes, &[150, 3, 70]);
+    let cases = rules_and([[2, 4, 17, 33]]);
+    let on_levels = cases.flat_map(|case| Isa::levels().into_iter().map(move |isa| (case, isa)));
+    for ((rule, sizes), isa) in on_levels {
+        let case = Case::new(rule, sizes, &[150, 3, 70]);
         let [y, state, snapshots] = case.computed::<f32>(isa, 1);
         let [again, ..] = case.computed::<f32>(isa, 3);
         assert_same(&again, &y, format!("{isa}: threads"));
@@ -290,12 +310,12 @@ fn slopes(x: &[f64], h: f64, mut f: impl FnMut(&[f64]) -> f64) -> Vec<(usize, f6
 
 #[test]
 fn gradients_are_the_slopes_of_the_formula() {
-    for (sizes, lengths) in [
+    for (rule, (sizes, lengths)) in rules_and([
         ([1, 1, 3, 2], &[2][..]),
         ([2, 4, 5, 6], &[4, 0, 3]),
         ([1, 2, 17, 33], &[70, 65]),
-    ] {
-        let case = Case::new(sizes, lengths);
+    ]) {
+        let case = Case::new(rule, sizes, lengths);
         let w = normal(
             case.n_rows * case.heads.n_values * case.heads.value_dim,
             0.0,
@@ -315,7 +335,7 @@ fn gradients_are_the_slopes_of_the_formula() {
                     let bound = 2e-7 * (1.0 + slope.abs());
                     assert!(
                         (found[i] - slope).abs() < bound,
-                        "{isa} {sizes:?} {input}: {} {slope}",
+                        "{isa} {rule:?} {sizes:?} {input}: {} {slope}",
                         found[i]
                     );
                 }
@@ -328,8 +348,8 @@ fn gradients_are_the_slopes_of_the_formula() {
 #[test]
 fn gradients_in_f32_are_near_those_in_f64_and_have_the_same_bits_on_any_number_of_threads() {
     let mut worst = 0f64;
-    for sizes in SIZES {
-        let case = Case::new(sizes, &[130, 3]);
+    for (rule, sizes) in rules_and(SIZES) {
+        let case = Case::new(rule, sizes, &[130, 3]);
         let w = normal(
             case.n_rows * case.heads.n_values * case.heads.value_dim,
             0.0,
@@ -342,8 +362,7 @@ fn gradients_in_f32_are_near_those_in_f64_and_have_the_same_bits_on_any_number_o
             let again = case.gradients::<f32>(isa, 3, &w);
             for ((found, again), exact) in found.iter().zip(&again).zip(&exact) {
                 assert_same(again, found, "threads");
-                let largest = exact.iter().fold(1.0, |a: f64, b| a.max(b.abs()));
-                worst = worst.max(distance(found, exact) / largest / 3e-6);
+                worst = worst.max(distance(found, exact) / 3e-6);
             }
         }
     }

@@ -40,7 +40,6 @@ mod constants;
 mod convolution;
 mod cpu;
 mod cross_entropy;
-mod delta_rule;
 mod dropout;
 mod elements;
 mod engine;
@@ -61,6 +60,7 @@ pub mod parallel;
 mod peak;
 mod ranks;
 mod recorder;
+mod recurrence;
 mod relative_scores;
 mod rotary;
 mod slot;
@@ -91,8 +91,6 @@ pub(crate) use convolution::by_tap;
 pub use cpu::{Route, cpu, route, with_team};
 pub use cpu::{isa, n_threads};
 pub use cross_entropy::{cross_entropy, n_targets};
-#[doc(hidden)]
-pub(crate) use delta_rule::DeltaRule;
 pub(crate) use dropout::draw_mask;
 pub use dropout::dropout;
 pub(crate) use experts::ExpertColumns;
@@ -114,6 +112,8 @@ pub use ranks::{Partial, RankOf, Ranks, mark_parts, part_of};
 pub(crate) use recorder::record;
 #[doc(hidden)]
 pub use recorder::{Operation, recorded};
+#[doc(hidden)]
+pub(crate) use recurrence::Recurrence;
 pub use rotary::rotate;
 pub(crate) use softmax::SoftmaxInput;
 pub use softmax::softmax;

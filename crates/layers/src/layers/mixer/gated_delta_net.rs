@@ -1,17 +1,17 @@
 //! Gated delta rules.
 
-use candle_blocks_kernels::{products::WeightFormat, recurrence::StateHeads};
-use candle_core::{DType, ModuleT, Result, Tensor};
-use candle_nn::Init;
+use candle_blocks_kernels::recurrence::{Rule, StateHeads};
+use candle_core::{ModuleT, Result, Tensor};
 
+use super::recurrent::{ConvolvedBias, ConvolvedProjection, Decay, exact, in_heads, packed_norm};
 use crate::config::{
     Activation, GatedDeltaNetConfig, LinearConfig, NormConfig, Precision, getters,
 };
 use crate::layers::packed::{Packing, check_evaluation, packs};
 use crate::layers::visit::parts;
 use crate::layers::{ForwardContext, Linear, Norm, ParameterSource};
-use crate::layers::{linear::packed::plain, pass::Origin, pass::Pass, state::LayerState};
-use crate::ops::{DeltaRule, Value, record, wide};
+use crate::layers::{pass::Origin, pass::Pass, state::LayerState};
+use crate::ops::{Recurrence, Value, wide};
 
 /// A gated delta rule (Gated DeltaNet). [`GatedDeltaNetConfig`] has the formula.
 ///
@@ -31,16 +31,12 @@ use crate::ops::{DeltaRule, Value, record, wide};
 #[derive(Clone, Debug)]
 pub struct GatedDeltaNet {
     config: GatedDeltaNetConfig,
-    query: Linear,
-    key: Linear,
-    value: Linear,
+    query: ConvolvedProjection,
+    key: ConvolvedProjection,
+    value: ConvolvedProjection,
     gate: Linear,
     write: Linear,
-    decay: Linear,
-    /// The convolutions of queries, keys and values, `[width, 1, taps]`.
-    convolutions: [Tensor; 3],
-    decay_bias: Tensor,
-    rate: Tensor,
+    decay: Decay,
     /// Norms that give a query the length `1 / √key_dim`, and a key the length 1.
     units: [Norm; 2],
     norm: Norm,
@@ -76,9 +72,13 @@ impl GatedDeltaNet {
                 vb.pp(name),
             )
         };
-        let projection = |name, d_out| linear(name, config.d_model, d_out);
-        let convolution = |name: &str, width| vb.pp(name).get((width, 1, config.taps), "weight");
-        let one = Init::Const(1.0);
+        let d_model = config.d_model;
+        let bias = ConvolvedBias {
+            projection: false,
+            convolution: false,
+        };
+        let convolved =
+            |name, width| ConvolvedProjection::new(&vb, name, [d_model, width, config.taps], bias);
         let kind = (wide(vb.dtype()), vb.device());
         // An RMS norm divides by the length and multiplies by the root of the width.
         let root = (config.key_dim as f64).sqrt();
@@ -89,22 +89,15 @@ impl GatedDeltaNet {
         };
         Ok(Self {
             config: *config,
-            query: projection("query", keys)?,
-            key: projection("key", keys)?,
-            value: projection("value", values)?,
-            gate: projection("gate", values)?,
-            write: projection("write", heads)?,
-            decay: projection("decay", heads)?,
-            convolutions: [
-                convolution("query_convolution", keys)?,
-                convolution("key_convolution", keys)?,
-                convolution("value_convolution", values)?,
-            ],
-            decay_bias: vb.pp("decay").get_with_hints(heads, "bias", one)?,
-            rate: vb.pp("rate").get_with_hints(heads, "weight", one)?,
+            query: convolved("query", keys)?,
+            key: convolved("key", keys)?,
+            value: convolved("value", values)?,
+            gate: linear("gate", d_model, values)?,
+            write: linear("write", d_model, heads)?,
+            decay: Decay::new(&vb, "decay", [d_model, heads])?,
             units: [unit(1.0 / (root * root))?, unit(1.0 / root)?],
             norm: Norm::new(&config.norm, vb.pp("norm"))?,
-            output: linear("output", values, config.d_model)?,
+            output: linear("output", values, d_model)?,
             is_packed: false,
         })
     }
@@ -157,30 +150,17 @@ impl GatedDeltaNet {
 
     /// Factors of a state stay in f32 in every precision.
     pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
-        let exact = Packing {
-            format: Some(WeightFormat::F32),
-            ..packing.clone()
-        };
-        let single = |of: &Tensor| plain(of)?.to_dtype(DType::F32);
-        let norm = |of: &Norm| {
-            let bias = of.bias().map(single).transpose()?;
-            Norm::from_parts(single(of.weight())?, bias, *of.config())
-        };
-        let [query, key, value] = self.convolutions.each_ref().map(single);
-        let [of_query, of_key] = self.units.each_ref().map(norm);
+        let [of_query, of_key] = self.units.each_ref().map(packed_norm);
         Ok(Self {
             config: self.config,
             query: self.query.packed(&packing.at("query"))?,
             key: self.key.packed(&packing.at("key"))?,
             value: self.value.packed(&packing.at("value"))?,
             gate: self.gate.packed(&packing.at("gate"))?,
-            write: self.write.packed(&exact.at("write"))?,
-            decay: self.decay.packed(&exact.at("decay"))?,
-            convolutions: [query?, key?, value?],
-            decay_bias: single(&self.decay_bias)?,
-            rate: single(&self.rate)?,
+            write: self.write.packed(&exact(packing).at("write"))?,
+            decay: self.decay.packed(&packing.at("decay"))?,
             units: [of_query?, of_key?],
-            norm: norm(&self.norm)?,
+            norm: packed_norm(&self.norm)?,
             output: self.output.packed(&packing.at("output"))?,
             is_packed: true,
         })
@@ -202,17 +182,18 @@ impl GatedDeltaNet {
         let earlier = |part: usize| state.as_ref().and_then(|state| state.tensor(part));
         let table = pass.tap_table(self.config.taps, earlier(0).is_some())?;
         let mut after = Vec::new();
-        let mut convolved = |part: usize, projection: &Linear| {
-            let rows = projection.apply(x, None, train)?;
-            after.push(rows.rows_after(earlier(part), &table)?);
-            let mixed = rows.convolve(&self.convolutions[part], None, earlier(part), &table)?;
-            mixed.activate(Activation::Silu)?.widened()
+        let mut convolved = |part: usize, of: &ConvolvedProjection| {
+            of.apply((x, train), earlier(part), &table, &mut after)
         };
         let query = self.of_length(0, &convolved(0, &self.query)?)?;
         let key = self.of_length(1, &convolved(1, &self.key)?)?;
         let value = convolved(2, &self.value)?;
-        let (decay, write) = self.factors(x, train)?;
-        let delta = DeltaRule {
+        let decay = self.decay.logarithms(&self.decay.steps(x, train)?)?;
+        let write = self.write.apply(x, None, train)?.widened()?;
+        let write = write.activate(Activation::Sigmoid)?;
+        let write = write.scale(self.config.strength)?;
+        let delta = Recurrence {
+            rule: Rule::Delta,
             heads: self.heads(),
             query: &query,
             key: &key,
@@ -239,26 +220,6 @@ impl GatedDeltaNet {
         self.output.apply(&mixed, residual, train)
     }
 
-    /// Returns the logarithms of the states' decay, and the strengths with which they are written.
-    fn factors(&self, x: &Value, train: bool) -> Result<(Value, Value)> {
-        let dtype = x.sum_type();
-        for of in [&self.decay_bias, &self.rate] {
-            record("to_dtype", of)?;
-        }
-        let rate = self.rate.to_dtype(dtype)?;
-        record("exp", &rate)?;
-        record("neg", &rate)?;
-        let step = self.decay.apply(x, None, train)?.widened()?;
-        let step = step.add_to_rows(&self.decay_bias.to_dtype(dtype)?)?;
-        let step = step.activate(Activation::Softplus)?;
-        let write = self.write.apply(x, None, train)?.widened()?;
-        let write = write.activate(Activation::Sigmoid)?;
-        Ok((
-            step.multiply_rows(&rate.exp()?.neg()?)?,
-            write.scale(self.config.strength)?,
-        ))
-    }
-
     /// Divides queries (0) or keys (1) by their lengths.
     fn of_length(&self, part: usize, rows: &Value) -> Result<Value> {
         let unit = in_heads(rows, self.config.key_dim)?;
@@ -275,14 +236,6 @@ impl GatedDeltaNet {
             value_dim: self.config.value_dim,
         }
     }
-}
-
-/// Returns the rows with a dimension for heads of this width.
-fn in_heads(rows: &Value, width: usize) -> Result<Value> {
-    let mut dims = rows.dims().to_vec();
-    let of_all = dims.pop().unwrap_or(0);
-    dims.extend([of_all / width, width]);
-    rows.reshape(dims)
 }
 
 parts!(GatedDeltaNet: Self { query, key, value, gate, write, decay, output, .. }

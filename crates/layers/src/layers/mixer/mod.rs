@@ -14,6 +14,7 @@ use crate::ops::Value;
 
 mod attention;
 mod gated_delta_net;
+mod recurrent;
 mod short_convolution;
 
 pub(crate) use attention::QueryKeyNorms;

@@ -1,12 +1,12 @@
-//! The gated delta rule, position by position for all sequences and heads at once.
+//! A recurrence, position by position for all sequences and heads at once.
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::recurrence::{CHUNK, StateHeads};
+use candle_blocks_kernels::recurrence::{CHUNK, Rule, StateHeads};
 use candle_core::{Device, Result, Tensor};
 
 use super::{Array, Composed, Taped};
-use crate::ops::delta_rule::DeltaRule;
+use crate::ops::recurrence::Recurrence;
 
 /// The rows of a pass, position by position: `[positions, sequences]`, and back.
 struct Positions {
@@ -69,6 +69,7 @@ impl Positions {
 /// The inputs at one position: columns `[sequences, heads, key_dim, 1]`, rows `[sequences, heads, 1, value_dim]`, and
 /// factors `[sequences, heads, 1, 1]`.
 struct Position {
+    rule: Rule,
     query: Array,
     key: Array,
     value: Array,
@@ -85,7 +86,7 @@ struct Computed {
 }
 
 impl Position {
-    fn of(all: &[Array; 5], at: usize) -> Result<Self> {
+    fn of(rule: Rule, all: &[Array; 5], at: usize) -> Result<Self> {
         let [query, key, value, decay, write] = all;
         let one = |of: &Array, last: [usize; 2]| {
             let dims = of.dims();
@@ -94,6 +95,7 @@ impl Position {
         };
         let [keys, values] = [query.width(), value.width()];
         Ok(Self {
+            rule,
             query: one(query, [keys, 1])?,
             key: one(key, [keys, 1])?,
             value: one(value, [1, values])?,
@@ -104,8 +106,10 @@ impl Position {
 
     fn compute(&self, state: &Array) -> Result<Computed> {
         let decayed = state.mul(&self.decay)?;
-        let read = decayed.mul(&self.key)?.sum(2)?;
-        let error = self.value.sub(&read)?;
+        let error = match self.rule {
+            Rule::Delta => self.value.sub(&decayed.mul(&self.key)?.sum(2)?)?,
+            Rule::Sum => self.value.clone(),
+        };
         let delta = error.mul(&self.write)?;
         let state = decayed.add(&self.key.mul(&delta)?)?;
         Ok(Computed {
@@ -128,11 +132,15 @@ impl Position {
         let of_delta = of_state.mul(&self.key)?.sum(2)?;
         let of_error = of_delta.mul(&self.write)?;
         let of_write = of_delta.mul(&computed.error)?.sum(3)?;
-        let of_key = of_state
-            .mul(&computed.delta)?
-            .sub(&computed.decayed.mul(&of_error)?)?
-            .sum(3)?;
-        let of_decayed = of_state.sub(&self.key.mul(&of_error)?)?;
+        let of_key = of_state.mul(&computed.delta)?;
+        let (of_key, of_decayed) = match self.rule {
+            Rule::Delta => (
+                of_key.sub(&computed.decayed.mul(&of_error)?)?,
+                of_state.sub(&self.key.mul(&of_error)?)?,
+            ),
+            Rule::Sum => (of_key, of_state),
+        };
+        let of_key = of_key.sum(3)?;
         let of_decay = of_decayed.mul(&computed.decayed)?.sum(3)?.sum(2)?;
         let before = of_decayed.mul(&self.decay)?;
         Ok(([of_query, of_key, of_error, of_decay, of_write], before))
@@ -140,14 +148,15 @@ impl Position {
 }
 
 impl Taped<Composed> {
-    pub(in crate::ops) fn delta_rule(
+    pub(in crate::ops) fn recur(
         &self,
-        of: &DeltaRule,
+        of: &Recurrence,
         others: [Self; 4],
     ) -> Result<(Self, Tensor)> {
         let StateHeads {
             n_keys, n_values, ..
         } = of.heads;
+        let rule = of.rule;
         let [key, value, decay, write] = &others;
         let inputs = [self, key, value, decay, write];
         let device = value.data.device().clone();
@@ -178,7 +187,7 @@ impl Taped<Composed> {
             if is_tracked && at % CHUNK == 0 {
                 snapshots.push(state.clone());
             }
-            let position = Position::of(&all, at)?;
+            let position = Position::of(rule, &all, at)?;
             state = position.compute(&state)?.state;
             y.push(state.mul(&position.query)?.sum(2)?);
         }
@@ -197,7 +206,7 @@ impl Taped<Composed> {
                 let mut state = snapshot.clone();
                 let mut computed = Vec::new();
                 for at in range.clone() {
-                    let position = Position::of(&all, at)?;
+                    let position = Position::of(rule, &all, at)?;
                     let of = position.compute(&state)?;
                     state = of.state.clone();
                     computed.push((position, of));

@@ -1,4 +1,4 @@
-//! The gated delta rule, position by position.
+//! A recurrence, position by position.
 //!
 //! A state's columns do not depend on each other. Two vectors of them stay in the first-level cache for all positions, so
 //! that each position costs four operations for an element of the state, about what a form with products of chunks takes
@@ -46,10 +46,21 @@ pub fn n_snapshots(sequences: &[Vec<u32>]) -> usize {
         .sum()
 }
 
-/// A gated delta rule over the rows of several sequences, in f32 or f64. For each value head,
-/// `S = α S + k ⊗ β (v - α Sᵀ k)` and `y = Sᵀ q`, where `α = exp(decay)`.
+/// What a position adds to a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// `k ⊗ β (v - α Sᵀ k)`: the gated delta rule.
+    Delta,
+    /// `k ⊗ β v`: a sum that decays.
+    Sum,
+}
+
+/// A recurrence over the rows of several sequences, in f32 or f64. For each value head, `S = α S + k ⊗ ..` by its
+/// [`Rule`] and `y = Sᵀ q`, where `α = exp(decay)` and `β = write`.
 #[derive(Clone, Copy, Debug)]
-pub struct DeltaRule<'a> {
+pub struct Recurrence<'a> {
+    /// What a position adds to a state.
+    pub rule: Rule,
     /// The heads and their widths.
     pub heads: StateHeads,
     /// The queries `q` of all rows, `[rows, n_keys · key_dim]`.
@@ -66,9 +77,10 @@ pub struct DeltaRule<'a> {
     pub sequences: &'a [Vec<u32>],
 }
 
-/// [`DeltaRule`] in one type.
+/// [`Recurrence`] in one type.
 #[derive(Clone, Copy)]
 pub(super) struct Typed<'a, T> {
+    pub rule: Rule,
     pub heads: StateHeads,
     query: &'a [T],
     key: &'a [T],
@@ -83,7 +95,7 @@ scratch! {
     STATE
 }
 
-impl DeltaRule<'_> {
+impl Recurrence<'_> {
     /// Computes the rows of `y`, `[rows, n_values · value_dim]`, and replaces the state of each sequence,
     /// `[sequences, n_values, key_dim, value_dim]`. Rows outside all sequences become zeros. `snapshots` get the states
     /// before each [`CHUNK`] of positions, sequence by sequence.
@@ -99,6 +111,7 @@ impl DeltaRule<'_> {
 
     pub(super) fn typed<T: Stored>(&self) -> Typed<'_, T> {
         let typed = Typed {
+            rule: self.rule,
             heads: self.heads,
             query: T::of_slice(self.query),
             key: T::of_slice(self.key),
@@ -191,7 +204,7 @@ where
             let (sequence, head) = (task / n_values, task % n_values);
             lend(STATE, columns::memory_len::<T>(key_dim), |memory| {
                 cpu.isa.enter(Forward {
-                    rule: self,
+                    of: self,
                     at: (sequence, head),
                     memory,
                     state: &state,
@@ -205,7 +218,7 @@ where
 
 /// The forward pass for one head of one sequence.
 pub(super) struct Forward<'a, T> {
-    rule: &'a Typed<'a, T>,
+    of: &'a Typed<'a, T>,
     /// The sequence and the value head.
     at: (usize, usize),
     memory: &'a mut [T],
@@ -238,9 +251,9 @@ impl<T: Real> Forward<'_, T> {
             key_dim,
             value_dim,
             ..
-        } = self.rule.heads;
-        let key_head = head / self.rule.heads.group();
-        let rows = &self.rule.sequences[sequence][..];
+        } = self.of.heads;
+        let key_head = head / self.of.heads.group();
+        let rows = &self.of.sequences[sequence][..];
         let Some(&first) = rows.first() else {
             return;
         };
@@ -249,7 +262,10 @@ impl<T: Real> Forward<'_, T> {
         zeros.fill(T::ZERO);
         for columns in columns::all::<T, L>(value_dim) {
             columns.load(level, self.state, of_state, state);
-            let mut reads = columns::read(level, state, self.rule.key(first, key_head));
+            let mut reads = [level.splat(T::ZERO); 2];
+            if self.of.rule == Rule::Delta {
+                reads = columns::read(level, state, self.of.key(first, key_head));
+            }
             for (i, &row) in rows.iter().enumerate() {
                 if let Some((all, first)) = self.snapshots
                     && i % CHUNK == 0
@@ -258,17 +274,20 @@ impl<T: Real> Forward<'_, T> {
                     columns.store(level, state, all, at);
                 }
                 let next = match rows.get(i + 1) {
-                    Some(&next) => self.rule.key(next, key_head),
+                    Some(&next) => self.of.key(next, key_head),
                     None => zeros,
                 };
-                let (decay, write) = self.rule.factors(row, head);
-                let value = columns.vectors(level, self.rule.value(row, head));
+                let (decay, write) = self.of.factors(row, head);
+                let value = columns.vectors(level, self.of.value(row, head));
                 let error = columns::error(level, value, decay, reads);
                 let delta = columns::times(level, write, error);
-                let key = self.rule.key(row, key_head);
-                let query = self.rule.query(row, key_head);
+                let key = self.of.key(row, key_head);
+                let keys = [key, self.of.query(row, key_head), next];
                 let y;
-                [y, reads] = columns::update(level, state, [key, query, next], decay, delta);
+                [y, reads] = match self.of.rule {
+                    Rule::Delta => columns::update::<_, _, true>(level, state, keys, decay, delta),
+                    Rule::Sum => columns::update::<_, _, false>(level, state, keys, decay, delta),
+                };
                 let to = columns.of_head(head, value_dim);
                 // SAFETY: only this task writes this head's columns in the rows of its sequence.
                 let to = unsafe { self.y.piece(row as usize, to) };

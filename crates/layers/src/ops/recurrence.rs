@@ -1,9 +1,9 @@
-//! The gated delta rule over the sequences of a pass.
+//! A recurrence over the sequences of a pass.
 
 use std::sync::Arc;
 
 use candle_blocks_kernels::Cpu;
-use candle_blocks_kernels::recurrence::{self, DeltaGradients, StateHeads, n_snapshots};
+use candle_blocks_kernels::recurrence::{self, RecurrenceGradients, Rule, StateHeads, n_snapshots};
 use candle_core::{Result, Tensor, bail};
 
 use super::kernels::{Data, readable};
@@ -11,10 +11,12 @@ use super::numbers::Numbers;
 use super::tape::Taped;
 use super::value::{Value, on_either};
 
-const OP: &str = "gated delta rule";
+const OP: &str = "recurrence";
 
-/// The inputs of a gated delta rule in f32 or f64, with one row for each position.
-pub(crate) struct DeltaRule<'a> {
+/// The inputs of a recurrence in f32 or f64, with one row for each position.
+pub(crate) struct Recurrence<'a> {
+    /// What a position adds to a state.
+    pub rule: Rule,
     /// The heads and their widths.
     pub heads: StateHeads,
     /// The queries, `[.., n_keys · key_dim]`.
@@ -33,15 +35,15 @@ pub(crate) struct DeltaRule<'a> {
     pub rows: &'a Arc<Vec<Vec<u32>>>,
 }
 
-impl DeltaRule<'_> {
-    /// Computes `S = α S + k ⊗ β (v - α Sᵀ k)` and `y = Sᵀ q` at each position, with `α = exp(decay)` and `β = write`.
+impl Recurrence<'_> {
+    /// Computes `S = α S + k ⊗ ..` by the rule and `y = Sᵀ q` at each position, with `α = exp(decay)` and `β = write`.
     /// Returns `y`, `[.., n_values · value_dim]`, and the states after. Rows outside all sequences are zeros.
     pub fn compute(&self) -> Result<(Value, Tensor)> {
         self.check()?;
         on_either!(self.query, x => {
             let others = [self.key, self.value, self.decay, self.write];
             let [key, value, decay, write] = others.map(|of| x.on_tape(of)?.whole());
-            let (y, state) = x.whole()?.delta_rule(self, [key?, value?, decay?, write?])?;
+            let (y, state) = x.whole()?.recur(self, [key?, value?, decay?, write?])?;
             Ok((y.into(), state))
         })
     }
@@ -98,6 +100,7 @@ impl DeltaRule<'_> {
 
 /// What the kernel reads: queries, keys, values, decay and write.
 struct Inputs {
+    rule: Rule,
     heads: StateHeads,
     data: [Data; 5],
     rows: Arc<Vec<Vec<u32>>>,
@@ -105,9 +108,10 @@ struct Inputs {
 
 impl Inputs {
     /// Runs `work` with the kernel's view.
-    fn with<R>(&self, work: impl FnOnce(&recurrence::DeltaRule) -> R) -> R {
+    fn with<R>(&self, work: impl FnOnce(&recurrence::Recurrence) -> R) -> R {
         let [query, key, value, decay, write] = self.data.each_ref().map(Data::read);
-        work(&recurrence::DeltaRule {
+        work(&recurrence::Recurrence {
+            rule: self.rule,
             heads: self.heads,
             query: query.slice(),
             key: key.slice(),
@@ -121,7 +125,7 @@ impl Inputs {
 
 impl Taped<Cpu> {
     /// `others` are keys, values, decay and write.
-    fn delta_rule(&self, of: &DeltaRule, others: [Self; 4]) -> Result<(Self, Tensor)> {
+    fn recur(&self, of: &Recurrence, others: [Self; 4]) -> Result<(Self, Tensor)> {
         let [key, value, decay, write] = &others;
         let inputs = [self, key, value, decay, write];
         let (dtype, engine) = (self.dtype(), self.engine());
@@ -145,6 +149,7 @@ impl Taped<Cpu> {
         };
         let mut y = Numbers::new(dtype, value.elem_count())?;
         let kernel = Inputs {
+            rule: of.rule,
             heads: of.heads,
             data: inputs.map(|of| of.data.clone()),
             rows: of.rows.clone(),
@@ -162,7 +167,7 @@ impl Taped<Cpu> {
             let mut gradients = [query?, key?, value?, decay?, write?];
             let [query, key, value, decay, write] = gradients.each_mut().map(Numbers::slice_mut);
             kernel.with(|rule| {
-                let to = DeltaGradients {
+                let to = RecurrenceGradients {
                     query,
                     key,
                     value,
