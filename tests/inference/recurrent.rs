@@ -5,7 +5,7 @@ use candle_blocks::{
     AttentionMask, ForwardContext, KvCache, NormConfig, Position, Precision, RotaryConfig, Stack,
     StackConfig,
     candle_core::{DType, Device, Tensor},
-    config::{GatedDeltaNetConfig, MixerConfig, ShortConvolutionConfig},
+    config::{GatedDeltaNetConfig, Mamba2Config, MixerConfig, ShortConvolutionConfig},
 };
 
 use crate::{
@@ -17,11 +17,13 @@ use crate::{
 };
 
 /// Every recurrent mixer.
-fn mixers() -> [MixerConfig; 2] {
+fn mixers() -> [MixerConfig; 3] {
     let delta = GatedDeltaNetConfig::new(WIDTH, [2, 4], [3, 5]);
+    let mamba = Mamba2Config::new(WIDTH, [4, 3], 5);
     [
         ShortConvolutionConfig::new(WIDTH, 3).with_bias(true).into(),
         delta.with_strength(2.0).into(),
+        mamba.with_groups(2).with_bias(true).into(),
     ]
 }
 
@@ -210,6 +212,7 @@ fn additive_masks_and_states_of_other_layers_are_refused() {
             match &mut block.mixer {
                 MixerConfig::ShortConvolution(of) => of.taps = 5,
                 MixerConfig::GatedDeltaNet(of) => of.key_dim = 5,
+                MixerConfig::Mamba2(of) => of.state_dim = 7,
                 _ => {}
             }
         }

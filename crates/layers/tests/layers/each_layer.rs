@@ -5,7 +5,8 @@ use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, FeedForward, ForwardContext, Linear,
     Norm, NormConfig, Visibility,
     candle_core::{DType, Module, Result, Tensor},
-    config::NormWeight,
+    config::{GatedDeltaNetConfig, Mamba2Config, NormWeight},
+    layers::{GatedDeltaNet, Mamba2},
     ops,
     verify::{Comparison, Expected, compare},
 };
@@ -42,9 +43,9 @@ fn judge(
     comparisons
 }
 
-/// Returns whether this is the gradient of a key bias, which the softmax cancels: there is nothing to compare.
+/// Returns whether this is the gradient of attention's key bias, which the softmax cancels: there is nothing to compare.
 fn is_zero_but_for_rounding(name: &str) -> bool {
-    name.ends_with(".grad_key_bias")
+    name.starts_with("attention.") && name.ends_with(".grad_key_bias")
 }
 
 /// Makes a linear layer from two inputs, weight and bias.
@@ -271,5 +272,48 @@ fn plain_and_gated_feed_forwards_give_pytorchs_outputs_and_gradients() {
         }));
     }
     assert_eq!(comparisons.len(), 4 * (6 + 8));
+    assert_passed(&comparisons);
+}
+
+#[test]
+fn recurrent_mixers_give_transformers_outputs_and_gradients() {
+    let reference = Reference::open("recurrent");
+    let delta =
+        GatedDeltaNetConfig::new(8, [2, 4], [3, 5]).with_norm(NormConfig::rms_norm(5, 1e-3));
+    let mamba = Mamba2Config::new(8, [8, 4], 5)
+        .with_groups(2)
+        .with_taps(3)
+        .with_bias(true)
+        .with_steps([0.05, 0.8])
+        .with_norm_eps(Some(1e-3));
+    let mut comparisons = Vec::new();
+    for mixer in ["gated_delta_net", "mamba2"] {
+        let prefix = format!("{mixer}.");
+        let is_parameter = |name: &&String| {
+            let local = name.strip_prefix(&prefix).unwrap_or_default();
+            local.ends_with(".weight") || local.ends_with(".bias")
+        };
+        let parameters = reference.names();
+        let parameters: Vec<String> = parameters.iter().filter(is_parameter).cloned().collect();
+        for length in [1, 65] {
+            let case = format!("{mixer}.{length}");
+            let mut inputs = vec![("x".to_string(), reference.get(&format!("{case}.x")))];
+            inputs.extend(parameters.iter().map(|name| {
+                let local = name.strip_prefix(&prefix).unwrap().to_string();
+                (local, reference.get(name))
+            }));
+            let grad_output = reference.get(&format!("{case}.grad_output"));
+            comparisons.extend(judge(&reference, &case, &inputs, &grad_output, |t| {
+                let names = inputs.iter().map(|(name, _)| name);
+                let vb = builder(names.zip(t).skip(1));
+                match mixer {
+                    "mamba2" => Mamba2::new(&mamba, vb)?.forward(&t[0]),
+                    _ => GatedDeltaNet::new(&delta, vb)?.forward(&t[0]),
+                }
+            }));
+        }
+    }
+    // Outputs, and gradients of inputs and parameters.
+    assert_eq!(comparisons.len(), 2 * (2 + 13) + 2 * (2 + 21));
     assert_passed(&comparisons);
 }

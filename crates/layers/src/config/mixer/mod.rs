@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 mod attention;
 mod facts;
 mod gated_delta_net;
+mod mamba2;
 mod short_convolution;
 
 pub(crate) use attention::HeadsOfRank;
@@ -16,6 +17,7 @@ pub use attention::{
 };
 pub use facts::{HeadLayout, MixerFacts, PaddedRows};
 pub use gated_delta_net::GatedDeltaNetConfig;
+pub use mamba2::Mamba2Config;
 pub use short_convolution::ShortConvolutionConfig;
 
 /// A block's mixer: the layer through which a position reads other positions.
@@ -36,6 +38,8 @@ pub enum MixerConfig {
     ShortConvolution(ShortConvolutionConfig),
     /// A gated delta rule.
     GatedDeltaNet(GatedDeltaNetConfig),
+    /// Mamba-2's state space model.
+    Mamba2(Mamba2Config),
 }
 
 impl From<AttentionConfig> for MixerConfig {
@@ -53,6 +57,12 @@ impl From<ShortConvolutionConfig> for MixerConfig {
 impl From<GatedDeltaNetConfig> for MixerConfig {
     fn from(delta: GatedDeltaNetConfig) -> Self {
         Self::GatedDeltaNet(delta)
+    }
+}
+
+impl From<Mamba2Config> for MixerConfig {
+    fn from(mamba: Mamba2Config) -> Self {
+        Self::Mamba2(mamba)
     }
 }
 
@@ -85,6 +95,7 @@ impl MixerConfig {
             Self::Attention(attention) => attention.facts(),
             Self::ShortConvolution(convolution) => convolution.facts(),
             Self::GatedDeltaNet(delta) => delta.facts(),
+            Self::Mamba2(mamba) => mamba.facts(),
         }
     }
 
@@ -96,6 +107,7 @@ impl MixerConfig {
             Self::Attention(_) => 0,
             Self::ShortConvolution(of) => (4 * of.d_model + of.taps) * of.d_model,
             Self::GatedDeltaNet(delta) => delta.multiplied_weights(),
+            Self::Mamba2(mamba) => mamba.multiplied_weights(),
         }
     }
 
@@ -106,6 +118,7 @@ impl MixerConfig {
             Self::Attention(attention) => attention.validate(),
             Self::ShortConvolution(convolution) => convolution.validate(),
             Self::GatedDeltaNet(delta) => delta.validate(),
+            Self::Mamba2(mamba) => mamba.validate(),
         }
     }
 
@@ -123,6 +136,7 @@ impl MixerConfig {
             Self::Attention(_) => "attention",
             Self::ShortConvolution(_) => "a short convolution",
             Self::GatedDeltaNet(_) => "a gated delta rule",
+            Self::Mamba2(_) => "Mamba-2's state space model",
         }
     }
 

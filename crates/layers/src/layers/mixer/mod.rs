@@ -14,12 +14,14 @@ use crate::ops::Value;
 
 mod attention;
 mod gated_delta_net;
+mod mamba2;
 mod recurrent;
 mod short_convolution;
 
 pub(crate) use attention::QueryKeyNorms;
 pub use attention::{Attention, LatentProjections, QueryKeyValue};
 pub use gated_delta_net::GatedDeltaNet;
+pub use mamba2::Mamba2;
 pub use short_convolution::ShortConvolution;
 
 /// The mixer of a block. [`TransformerBlock::mixer`](crate::TransformerBlock::mixer) returns it in its sublayer.
@@ -34,18 +36,24 @@ pub enum Mixer {
     ShortConvolution(ShortConvolution),
     /// A gated delta rule.
     GatedDeltaNet(GatedDeltaNet),
+    /// Mamba-2's state space model.
+    Mamba2(Mamba2),
 }
 
 parts!(Mixer:
     Self::Attention(attention) => [attention] [],
     Self::ShortConvolution(convolution) => [] [convolution],
-    Self::GatedDeltaNet(delta) => [] [delta]);
+    Self::GatedDeltaNet(delta) => [] [delta],
+    Self::Mamba2(mamba) => [] [mamba]);
 
 /// The role of a short convolution within the mixer's, which is that of an attention.
 const CONVOLUTION: &str = "convolution";
 
 /// The role of a gated delta rule within the mixer's.
 const DELTA: &str = "delta";
+
+/// The role of Mamba-2 within the mixer's.
+const MAMBA: &str = "mamba";
 
 impl Mixer {
     /// Creates the mixer with parameters from `vb`.
@@ -61,6 +69,7 @@ impl Mixer {
             MixerConfig::GatedDeltaNet(delta) => {
                 Self::GatedDeltaNet(GatedDeltaNet::new(delta, vb.pp(DELTA))?)
             }
+            MixerConfig::Mamba2(mamba) => Self::Mamba2(Mamba2::new(mamba, vb.pp(MAMBA))?),
         })
     }
 
@@ -89,6 +98,7 @@ impl Mixer {
             Self::Attention(attention) => attention.config().clone().into(),
             Self::ShortConvolution(convolution) => (*convolution.config()).into(),
             Self::GatedDeltaNet(delta) => (*delta.config()).into(),
+            Self::Mamba2(mamba) => (*mamba.config()).into(),
         }
     }
 
@@ -98,6 +108,7 @@ impl Mixer {
             Self::Attention(attention) => attention.is_packed(),
             Self::ShortConvolution(convolution) => convolution.is_packed(),
             Self::GatedDeltaNet(delta) => delta.is_packed(),
+            Self::Mamba2(mamba) => mamba.is_packed(),
         }
     }
 
@@ -109,6 +120,7 @@ impl Mixer {
                 Self::ShortConvolution(convolution.packed(&packing.at(CONVOLUTION))?)
             }
             Self::GatedDeltaNet(delta) => Self::GatedDeltaNet(delta.packed(&packing.at(DELTA))?),
+            Self::Mamba2(mamba) => Self::Mamba2(mamba.packed(&packing.at(MAMBA))?),
         })
     }
 
@@ -119,7 +131,9 @@ impl Mixer {
                 true => LayerState::panels(pages),
                 false => LayerState::rows(),
             },
-            Self::ShortConvolution(_) | Self::GatedDeltaNet(_) => LayerState::recurrent(),
+            Self::ShortConvolution(_) | Self::GatedDeltaNet(_) | Self::Mamba2(_) => {
+                LayerState::recurrent()
+            }
         }
     }
 
@@ -131,14 +145,9 @@ impl Mixer {
                 let packed = attention.packed.as_ref();
                 state.check(packed.map(|packed| packed.cached(batch)))
             }
-            Self::ShortConvolution(convolution) => {
-                state.check_recurrent(batch, &[&convolution.state_dims()])
-            }
-            Self::GatedDeltaNet(delta) => {
-                let dims = delta.state_dims();
-                let dims: Vec<&[usize]> = dims.iter().map(|dims| &dims[..]).collect();
-                state.check_recurrent(batch, &dims)
-            }
+            Self::ShortConvolution(of) => state.check_recurrent(batch, &[&of.state_dims()]),
+            Self::GatedDeltaNet(of) => state.check_recurrent(batch, &refs(&of.state_dims())),
+            Self::Mamba2(of) => state.check_recurrent(batch, &refs(&of.state_dims())),
         }
     }
 
@@ -154,8 +163,13 @@ impl Mixer {
             Self::Attention(attention) => attention.apply(x, pass, state, residual),
             Self::ShortConvolution(convolution) => convolution.apply(x, pass, state, residual),
             Self::GatedDeltaNet(delta) => delta.apply(x, pass, state, residual),
+            Self::Mamba2(mamba) => mamba.apply(x, pass, state, residual),
         }
     }
+}
+
+fn refs(dims: &[Vec<usize>]) -> Vec<&[usize]> {
+    dims.iter().map(Vec::as_slice).collect()
 }
 
 impl ModuleT for Mixer {
@@ -164,6 +178,7 @@ impl ModuleT for Mixer {
             Self::Attention(attention) => attention.forward_t(x, train),
             Self::ShortConvolution(convolution) => convolution.forward_t(x, train),
             Self::GatedDeltaNet(delta) => delta.forward_t(x, train),
+            Self::Mamba2(mamba) => mamba.forward_t(x, train),
         }
     }
 }

@@ -1,0 +1,152 @@
+//! The configuration of Mamba-2's state space model.
+
+use serde::{Deserialize, Serialize};
+
+use super::{MixerFacts, PaddedRows};
+use crate::config::{setters, size};
+use crate::error::{Error, Result};
+
+/// Mamba-2's state space model (Dao and Gu 2024, <https://arxiv.org/abs/2405.21060>), the mixer of most layers of
+/// Granite 4 H and Bamba. Each head has a state `S`, `[state_dim, head_dim]`:
+///
+/// ```text
+/// v, k, q = silu(convolution(value(x))), silu(convolution(key(x))), silu(convolution(query(x)))
+/// tₚ      = min(max(softplus(decay(xₚ) + decay_bias), low), high)         for each head: the step
+/// Sₚ      = exp(-exp(rate) · tₚ) Sₚ₋₁ + kₚ ⊗ tₚ vₚ
+/// y       = output(norm((Sₚᵀ qₚ + skip * vₚ) * silu(gate(xₚ))))           the norm is over each group of heads
+/// ```
+///
+/// `v`, `k` and `q` are the paper's `x`, `B` and `C`. The heads of a group share keys and queries. Convolutions are as in
+/// [`ShortConvolutionConfig`](crate::config::ShortConvolutionConfig). A cache holds the state and the last `taps - 1` rows
+/// of each convolution, whatever the length. Pass it to [`Mamba2::new`](crate::layers::Mamba2::new).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
+#[non_exhaustive]
+pub struct Mamba2Config {
+    /// The width of the input and the output.
+    pub d_model: usize,
+    /// How many heads values, gates and states have.
+    pub n_heads: usize,
+    /// The width of a head's value.
+    pub head_dim: usize,
+    /// How many groups of heads share keys and queries: a divisor of `n_heads`.
+    pub n_groups: usize,
+    /// The width of a key and a query.
+    pub state_dim: usize,
+    /// How many positions a convolution reads.
+    pub taps: usize,
+    /// The projections have biases.
+    pub bias: bool,
+    /// The convolutions have biases.
+    pub convolution_bias: bool,
+    /// The smallest and the largest step.
+    pub steps: [f64; 2],
+    /// The eps of the norm; `None` if there is no norm (Falcon-H1).
+    pub norm_eps: Option<f64>,
+}
+
+impl Mamba2Config {
+    /// Returns a mixer with these heads and their width, and one group with states of `state_dim`: convolutions of four
+    /// taps with biases, projections without, and steps of any length.
+    pub fn new(d_model: usize, [n_heads, head_dim]: [usize; 2], state_dim: usize) -> Self {
+        Self {
+            d_model,
+            n_heads,
+            head_dim,
+            n_groups: 1,
+            state_dim,
+            taps: 4,
+            bias: false,
+            convolution_bias: true,
+            steps: [0.0, f64::INFINITY],
+            norm_eps: Some(1e-5),
+        }
+    }
+
+    setters! {
+        /// Sets how many groups share keys and queries.
+        with_groups(n_groups: usize) => n_groups = n_groups;
+        /// Sets how many positions a convolution reads.
+        with_taps(taps: usize) => taps = taps;
+        /// Sets whether the projections have biases.
+        with_bias(bias: bool) => bias = bias;
+        /// Sets whether the convolutions have biases.
+        with_convolution_bias(bias: bool) => convolution_bias = bias;
+        /// Sets the smallest and the largest step.
+        with_steps(steps: [f64; 2]) => steps = steps;
+        /// Sets the norm's eps, or no norm.
+        with_norm_eps(eps: Option<f64>) => norm_eps = eps;
+    }
+
+    /// Returns the width of all heads' values.
+    pub fn values_width(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// Returns the width of all groups' keys.
+    pub fn keys_width(&self) -> usize {
+        self.n_groups * self.state_dim
+    }
+
+    /// Returns how many weights each position multiplies.
+    pub(super) fn multiplied_weights(&self) -> usize {
+        let convolved = 2 * self.keys_width() + self.values_width();
+        let projected = convolved + 2 * self.values_width() + self.n_heads;
+        // The state is read by the query, and written.
+        projected * self.d_model + convolved * self.taps + 2 * self.values_width() * self.state_dim
+    }
+
+    /// Returns the properties by which other parts of a model know this mixer.
+    pub(super) fn facts(&self) -> MixerFacts {
+        let convolved = 2 * self.keys_width() + self.values_width();
+        let state = self.values_width() * self.state_dim;
+        MixerFacts {
+            d_model: self.d_model,
+            is_causal: true,
+            reads_positions: false,
+            shares_from: None,
+            padding: PaddedRows::LeftOut,
+            state: Some(self.taps.saturating_sub(1) * convolved + state),
+            heads: None,
+        }
+    }
+
+    /// Checks the sizes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) names the wrong setting and says what is expected.
+    pub fn validate(&self) -> Result<()> {
+        let sizes = [
+            ("d_model", self.d_model),
+            ("n_heads", self.n_heads),
+            ("head_dim", self.head_dim),
+            ("n_groups", self.n_groups),
+            ("state_dim", self.state_dim),
+            ("taps", self.taps),
+        ];
+        for (name, found) in sizes {
+            size(&format!("{name} of Mamba-2"), found)?;
+        }
+        let state = self.values_width().max(self.keys_width());
+        size("the state of Mamba-2", state.saturating_mul(self.state_dim))?;
+        let (heads, groups) = (self.n_heads, self.n_groups);
+        let invalid = |reason: String| Err(Error::InvalidConfig(reason));
+        if !heads.is_multiple_of(groups) {
+            return invalid(format!(
+                "{heads} heads of Mamba-2 in {groups} groups; expected a multiple"
+            ));
+        }
+        let [low, high] = self.steps;
+        if !(0.0 <= low && low <= high) {
+            return invalid(format!(
+                "steps of Mamba-2 from {low} to {high}; expected a smallest and a largest one, from 0 on"
+            ));
+        }
+        match self.norm_eps {
+            Some(eps) if !(eps >= 0.0 && eps.is_finite()) => invalid(format!(
+                "the norm's eps of Mamba-2 is {eps}; expected a small number that is not negative"
+            )),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Mamba-2's state space model.
+
+use candle_blocks_kernels::recurrence::{Rule, StateHeads};
+use candle_core::{DType, ModuleT, Result, Tensor};
+use candle_nn::Init;
+
+use super::recurrent::{
+    ConvolvedBias, ConvolvedProjection, Decay, in_heads, packed_norm, single, widened,
+};
+use crate::config::{Activation, LinearConfig, Mamba2Config, NormConfig, Precision, getters};
+use crate::layers::packed::{Packing, check_evaluation, packs};
+use crate::layers::visit::parts;
+use crate::layers::{ForwardContext, Linear, Norm, ParameterSource};
+use crate::layers::{pass::Origin, pass::Pass, state::LayerState};
+use crate::ops::{Recurrence, Value, record, wide};
+
+/// Mamba-2's state space model. [`Mamba2Config`] has the formula.
+///
+/// ```
+/// use candle_blocks::config::Mamba2Config;
+/// use candle_blocks::layers::Mamba2;
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{VarBuilder, VarMap};
+/// let parameters = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&parameters, DType::F32, &Device::Cpu);
+/// // Four heads of 4 dimensions, with states of 6.
+/// let mamba = Mamba2::new(&Mamba2Config::new(8, [4, 4], 6), vb)?;
+/// let x = Tensor::randn(0f32, 1., (2, 5, 8), &Device::Cpu)?; // [batch, seq, d_model]
+/// assert_eq!(mamba.forward(&x)?.dims(), [2, 5, 8]);
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Mamba2 {
+    config: Mamba2Config,
+    value: ConvolvedProjection,
+    key: ConvolvedProjection,
+    query: ConvolvedProjection,
+    gate: Linear,
+    decay: Decay,
+    skip: Tensor,
+    norm: Option<GroupNorm>,
+    output: Linear,
+    is_packed: bool,
+}
+
+/// An RMS norm over each group of a row, and a weight over the whole row.
+#[derive(Clone, Debug)]
+struct GroupNorm {
+    /// A group's norm, whose weight is 1.
+    unit: Norm,
+    weight: Tensor,
+}
+
+packs!(Mamba2);
+
+impl Mamba2 {
+    /// Creates the layer with parameters from `vb`: the projections `value` and `gate` `[n_heads · head_dim, d_model]`,
+    /// `key` and `query` `[n_groups · state_dim, d_model]`, `decay` `[n_heads, d_model]` and `output`
+    /// `[d_model, n_heads · head_dim]`; the convolutions `value_convolution`, `key_convolution` and `query_convolution`
+    /// `[width, 1, taps]` as in `torch.nn.Conv1d`; `decay.bias`, `rate` and `skip` `[n_heads]`; and `norm`
+    /// `[n_heads · head_dim]`. If configured, projections (but `decay`) and convolutions have biases.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or a parameter is missing or has another shape.
+    pub fn new<'p>(config: &Mamba2Config, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
+        config.validate()?;
+        let &Mamba2Config {
+            d_model,
+            n_heads,
+            taps,
+            bias,
+            ..
+        } = config;
+        let (keys, values) = (config.keys_width(), config.values_width());
+        let linear = |name, d_in, d_out| {
+            Linear::new(&LinearConfig::new(d_in, d_out).with_bias(bias), vb.pp(name))
+        };
+        let biases = ConvolvedBias {
+            projection: bias,
+            convolution: config.convolution_bias,
+        };
+        let convolved =
+            |name, width| ConvolvedProjection::new(&vb, name, [d_model, width, taps], biases);
+        let one = Init::Const(1.0);
+        let norm = config.norm_eps.map(|eps| {
+            let width = values / config.n_groups;
+            let ones = Tensor::ones(width, wide(vb.dtype()), vb.device())?;
+            Ok::<_, candle_core::Error>(GroupNorm {
+                unit: Norm::from_parts(ones, None, NormConfig::rms_norm(width, eps))?,
+                weight: vb.pp("norm").get_with_hints(values, "weight", one)?,
+            })
+        });
+        Ok(Self {
+            config: *config,
+            value: convolved("value", values)?,
+            key: convolved("key", keys)?,
+            query: convolved("query", keys)?,
+            gate: linear("gate", d_model, values)?,
+            decay: Decay::new(&vb, "decay", [d_model, n_heads])?,
+            skip: vb.pp("skip").get_with_hints(n_heads, "weight", one)?,
+            norm: norm.transpose()?,
+            output: linear("output", values, d_model)?,
+            is_packed: false,
+        })
+    }
+
+    getters! {
+        /// Heads, widths, taps, biases and norm.
+        config(&self) -> &Mamba2Config => &self.config;
+    }
+
+    /// Returns true if the layer's weights are packed.
+    pub(super) fn is_packed(&self) -> bool {
+        self.is_packed
+    }
+
+    /// Returns the dimensions of each part of the state after the batch: the last rows of the three convolutions, and the
+    /// state of each head.
+    pub(super) fn state_dims(&self) -> [Vec<usize>; 4] {
+        let Mamba2Config {
+            taps,
+            n_heads,
+            head_dim,
+            state_dim,
+            ..
+        } = self.config;
+        let [keys, values] = [self.config.keys_width(), self.config.values_width()];
+        let rows = |width| vec![taps - 1, width];
+        let state = vec![n_heads, state_dim, head_dim];
+        [rows(values), rows(keys), rows(keys), state]
+    }
+
+    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation())
+    }
+
+    /// Computes the output with the context's padding mask and mode.
+    ///
+    /// # Shapes
+    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`, the rank is above 3, a padding mask does not fit, or there is an additive
+    /// mask.
+    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
+        let pass = Pass::new(context, x.dims())?;
+        pass.through(Origin::new("Mamba-2", self.is_packed), x, |x| {
+            self.apply(x, &pass, None, None)
+        })
+    }
+
+    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
+        let norm = self.norm.as_ref().map(|norm| {
+            Ok::<_, candle_core::Error>(GroupNorm {
+                unit: packed_norm(&norm.unit)?,
+                weight: single(&norm.weight)?,
+            })
+        });
+        Ok(Self {
+            config: self.config,
+            value: self.value.packed(&packing.at("value"))?,
+            key: self.key.packed(&packing.at("key"))?,
+            query: self.query.packed(&packing.at("query"))?,
+            gate: self.gate.packed(&packing.at("gate"))?,
+            decay: self.decay.packed(&packing.at("decay"))?,
+            skip: single(&self.skip)?,
+            norm: norm.transpose()?,
+            output: self.output.packed(&packing.at("output"))?,
+            is_packed: true,
+        })
+    }
+
+    /// Computes the output for positions after the state's, and adds it to `residual`.
+    pub(super) fn apply(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        state: Option<&mut LayerState>,
+        residual: Option<&Value>,
+    ) -> Result<Value> {
+        let train = pass.context.train();
+        if self.is_packed {
+            check_evaluation(train)?;
+        }
+        let state = state.map(LayerState::as_recurrent).transpose()?;
+        let earlier = |part: usize| state.as_ref().and_then(|state| state.tensor(part));
+        let table = pass.tap_table(self.config.taps, earlier(0).is_some())?;
+        let mut after = Vec::new();
+        let mut convolved = |part: usize, of: &ConvolvedProjection| {
+            of.apply((x, train), earlier(part), &table, &mut after)
+        };
+        let value = convolved(0, &self.value)?;
+        let key = convolved(1, &self.key)?;
+        let query = convolved(2, &self.query)?;
+        let mut steps = self.decay.steps(x, train)?;
+        if self.config.steps != [0.0, f64::INFINITY] {
+            steps = steps.clamp(self.config.steps)?;
+        }
+        let sums = Recurrence {
+            rule: Rule::Sum,
+            heads: StateHeads {
+                n_keys: self.config.n_groups,
+                n_values: self.config.n_heads,
+                key_dim: self.config.state_dim,
+                value_dim: self.config.head_dim,
+            },
+            query: &query,
+            key: &key,
+            value: &value,
+            decay: &self.decay.logarithms(&steps)?,
+            write: &steps,
+            state: earlier(3),
+            rows: &pass.sequence_rows()?,
+        };
+        let (read, states) = sums.compute()?;
+        if let Some(state) = state {
+            after.push(states);
+            state.advance(pass.seen + pass.seq, after);
+        }
+
+        let read = read.add(&value.multiply_rows(&self.skip_of_columns(value.dtype())?)?)?;
+        let read = pass.requested_rows(read)?;
+        let (dtype, x) = (x.dtype(), pass.requested_rows(x.clone())?);
+        let gate = self.gate.apply(&x, None, train)?.widened()?;
+        let mixed = gate.gate(&read, Activation::Silu, None)?;
+        let mixed = match &self.norm {
+            Some(norm) => norm.apply(mixed, dtype)?,
+            None => mixed.to_dtype(dtype)?,
+        };
+        self.output.apply(&mixed, residual, train)
+    }
+
+    /// Returns each head's factor for every column of its value.
+    fn skip_of_columns(&self, dtype: DType) -> Result<Tensor> {
+        let Mamba2Config {
+            n_heads, head_dim, ..
+        } = self.config;
+        let skip = widened(&self.skip, dtype)?;
+        record("copy", &skip)?;
+        let skip = skip
+            .reshape((n_heads, 1))?
+            .broadcast_as((n_heads, head_dim))?;
+        skip.contiguous()?.flatten_all()
+    }
+}
+
+impl GroupNorm {
+    /// Returns the normalized rows, rounded to a type before they are multiplied by the weight.
+    fn apply(&self, rows: Value, dtype: DType) -> Result<Value> {
+        let dims = rows.dims().to_vec();
+        let groups = in_heads(&rows, self.unit.config().d_model)?;
+        let rows = self.unit.apply_in_place(groups)?.reshape(dims)?;
+        rows.to_dtype(dtype)?.multiply_rows(&self.weight)
+    }
+}
+
+parts!(Mamba2: Self { value, key, query, gate, decay, output, .. }
+    => [] [value, key, query, gate, decay, output]);
+
+impl ModuleT for Mamba2 {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation().with_train(train))
+    }
+}
