@@ -24,7 +24,9 @@ use crate::checkpoint::plan::harmless::{Harmless, is_bias_of_zeros};
 use crate::checkpoint::plan::outside_blocks::OutsideBlocks;
 use crate::checkpoint::plan::source::{Item, StoredParameter};
 use crate::checkpoint::plan::unread::Readers;
-use crate::checkpoint::scheme::{Family, ModelPlace, Orientation, Rule, Stacking, matches};
+use crate::checkpoint::scheme::{
+    Family, ModelPlace, Orientation, PartOwner, Rule, Stacking, matches,
+};
 use crate::config::{AttentionConfig, ModelConfig, StackConfig};
 use crate::error::{Error, Result, listed, nearest};
 use crate::layers::Stack;
@@ -298,7 +300,10 @@ pub(super) fn candidates(
             _ => block.attention().ok(),
         }
     });
-    let attention = block_attention.or(request.attention);
+    let owner = PartOwner {
+        attention: block_attention.or(request.attention),
+        mixer: block.map(|block| &block.mixer),
+    };
     let d_out = shape.first().copied().unwrap_or(0);
     let source = |rule: &Rule, start: &String, name: &String| {
         let name = match number {
@@ -323,7 +328,7 @@ pub(super) fn candidates(
             name: format!("{start}{name}"),
             shape: shape.to_vec(),
             orientation: rule.orientation,
-            features: attention.and_then(|attention| rule.part.features(attention, d_out)),
+            features: rule.part.features(owner, d_out),
             item,
             leading_ones: rule.leading_ones,
             is_quantized: false,

@@ -50,7 +50,7 @@ pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub(crate) use mixer::HeadsOfRank;
 pub use mixer::{
     AttentionBias, AttentionConfig, GatedDeltaNetConfig, HeadLayout, Mamba2Config, MixerConfig,
-    MixerFacts, OutputGate, OutputGateSpan, PaddedRows, QueryKeyNorm, QueryKeyNormSpan,
+    MixerFacts, MixerPart, OutputGate, OutputGateSpan, PaddedRows, QueryKeyNorm, QueryKeyNormSpan,
     ShortConvolutionConfig, Visibility,
 };
 pub use model::{HeadConfig, HeadTask, ModelConfig, TwoStackKind};

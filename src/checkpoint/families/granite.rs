@@ -25,7 +25,7 @@ pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) 
 }
 
 /// Adds the names of stacked experts.
-fn stacked_experts(family: Family) -> Family {
+pub(super) fn stacked_experts(family: Family) -> Family {
     let both = Rule::fused_gate(&["block_sparse_moe.input_linear"], GateHalf::First);
     let down = Rule::linear("feed_forward.down", &["block_sparse_moe.output_linear"]);
     let of_each = |rule: Rule| {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::Deserialize;
 
-use crate::config::AttentionConfig;
+use crate::config::{AttentionConfig, MixerConfig, MixerPart};
 
 /// One of the three projections in a fused tensor. Set it in [`Part::Fused`](crate::checkpoint::scheme::Part::Fused).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -45,6 +45,71 @@ pub enum GateHalf {
     Second,
 }
 
+/// The order of a recurrent mixer's parts in the output features of one tensor.
+/// Set it in [`Part::Mixer`](crate::checkpoint::scheme::Part::Mixer).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum MixerLayout {
+    /// All queries, all keys, all values (Qwen 3.5).
+    QueryKeyValue,
+    /// For each key head, its query, key, values and gates (Qwen3-Next).
+    QueryKeyValueGateByHead,
+    /// For each key head, the strengths and decays of its value heads (Qwen3-Next).
+    WriteDecayByHead,
+    /// The gate, values, keys, queries and steps (Mamba-2).
+    GateValueKeyQueryDecay,
+    /// Values, keys and queries (Mamba-2).
+    ValueKeyQuery,
+}
+
+impl MixerLayout {
+    /// Returns the parts in their order.
+    fn order(self) -> &'static [MixerPart] {
+        use MixerPart::{Decay, Gate, Key, Query, Value, Write};
+        match self {
+            Self::QueryKeyValue => &[Query, Key, Value],
+            Self::QueryKeyValueGateByHead => &[Query, Key, Value, Gate],
+            Self::WriteDecayByHead => &[Write, Decay],
+            Self::GateValueKeyQueryDecay => &[Gate, Value, Key, Query, Decay],
+            Self::ValueKeyQuery => &[Value, Key, Query],
+        }
+    }
+
+    /// Returns how many groups have these parts, one after the other.
+    fn groups(self, mixer: &MixerConfig) -> Option<usize> {
+        match self {
+            Self::QueryKeyValueGateByHead | Self::WriteDecayByHead => mixer.n_key_heads(),
+            Self::QueryKeyValue | Self::GateValueKeyQueryDecay | Self::ValueKeyQuery => Some(1),
+        }
+    }
+
+    /// Returns a part's output features.
+    fn features(self, mixer: &MixerConfig, part: MixerPart) -> Option<Features> {
+        let groups = self.groups(mixer)?;
+        let widths = self
+            .order()
+            .iter()
+            .map(|of| Some(mixer.part_width(*of)? / groups));
+        let widths: Vec<usize> = widths.collect::<Option<_>>()?;
+        let at = self.order().iter().position(|of| *of == part)?;
+        let (start, width): (usize, usize) = (widths[..at].iter().sum(), widths[at]);
+        let group: usize = widths.iter().sum();
+        let range = |g: usize| g * group + start..g * group + start + width;
+        Some(Features {
+            ranges: (0..groups).map(range).collect(),
+            total: groups * group,
+        })
+    }
+}
+
+/// The layers by which the place of a part is known.
+#[derive(Clone, Copy)]
+pub(crate) struct PartOwner<'a> {
+    pub attention: Option<&'a AttentionConfig>,
+    pub mixer: Option<&'a MixerConfig>,
+}
+
 /// The output features of a tensor on disk that belong to a role.
 /// Set them in [`Rule::part`](crate::checkpoint::scheme::Rule::part).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -61,11 +126,15 @@ pub enum Part {
     /// Every other output feature, starting at the first or the second: the gate or the `up` projection in an interleaved
     /// pair (gpt-oss).
     Alternate(GateHalf),
+    /// One half of each query head's features: the query, or the gate on the head's result (Qwen 3.5).
+    HalfOfHeads(GateHalf),
+    /// A part of a recurrent mixer.
+    Mixer(MixerLayout, MixerPart),
 }
 
 impl Part {
     /// Returns the output features on disk for a role with `d_out` features, in the role's own order; `None` for all.
-    pub(crate) fn features(self, config: &AttentionConfig, d_out: usize) -> Option<Features> {
+    pub(crate) fn features(self, owner: PartOwner, d_out: usize) -> Option<Features> {
         let (layout, projection) = match self {
             Self::Whole => return None,
             Self::Half(half) => {
@@ -89,6 +158,20 @@ impl Part {
                     total: 2 * d_out,
                 });
             }
+            Self::HalfOfHeads(half) => {
+                let n_heads = owner.attention?.n_heads;
+                let width = d_out / n_heads.max(1);
+                let first = match half {
+                    GateHalf::First => 0,
+                    GateHalf::Second => width,
+                };
+                let range = |head| 2 * head * width + first..2 * head * width + first + width;
+                return Some(Features {
+                    ranges: (0..n_heads).map(range).collect(),
+                    total: 2 * d_out,
+                });
+            }
+            Self::Mixer(layout, part) => return layout.features(owner.mixer?, part),
             Self::Fused(layout, projection) => (layout, projection),
         };
         let AttentionConfig {
@@ -96,7 +179,7 @@ impl Part {
             n_kv_heads,
             head_dim,
             ..
-        } = *config;
+        } = *owner.attention?;
         // A layout is a number of groups, each with runs of query heads, key heads and value heads.
         use Projection::{Key, Query, Value};
         let (groups, order) = match layout {
@@ -135,6 +218,52 @@ pub(crate) struct Features {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{GatedDeltaNetConfig, Mamba2Config};
+
+    fn attention(config: &AttentionConfig) -> PartOwner<'_> {
+        PartOwner {
+            attention: Some(config),
+            mixer: None,
+        }
+    }
+
+    /// transformers' `Qwen3NextGatedDeltaNet.fix_query_key_value_ordering` and `GraniteMoeHybridMambaLayer`.
+    #[test]
+    fn the_parts_of_recurrent_mixers_lie_as_in_transformers() {
+        let delta = GatedDeltaNetConfig::new(8, [2, 4], [3, 5]).into();
+        let mamba = Mamba2Config::new(8, [4, 3], 5).with_groups(2).into();
+        let ranges = |mixer: &MixerConfig, layout, part| {
+            let owner = PartOwner {
+                attention: None,
+                mixer: Some(mixer),
+            };
+            let features = Part::Mixer(layout, part).features(owner, 0).unwrap();
+            (features.ranges, features.total)
+        };
+        use MixerLayout::*;
+        let found = ranges(&delta, QueryKeyValueGateByHead, MixerPart::Value);
+        assert_eq!(found, (vec![6..16, 32..42], 52));
+        let found = ranges(&delta, WriteDecayByHead, MixerPart::Decay);
+        assert_eq!(found, (vec![2..4, 6..8], 8));
+        let found = ranges(&delta, QueryKeyValue, MixerPart::Value);
+        assert_eq!(found, (vec![12..32], 32));
+        let found = ranges(&mamba, GateValueKeyQueryDecay, MixerPart::Query);
+        assert_eq!(found, (vec![34..44], 48));
+        let found = ranges(&mamba, ValueKeyQuery, MixerPart::Key);
+        assert_eq!(found, (vec![12..22], 32));
+    }
+
+    /// transformers' `Qwen3_5Attention`: `q_proj(x).view(.., heads, 2 * head_dim).chunk(2, -1)`.
+    #[test]
+    fn halves_of_heads_alternate() {
+        let config = AttentionConfig::with_head_dim(8, 3, 2);
+        let features = Part::HalfOfHeads(GateHalf::Second).features(attention(&config), 6);
+        let features = features.unwrap();
+        assert_eq!(
+            (features.ranges, features.total),
+            (vec![2..4, 6..8, 10..12], 12)
+        );
+    }
 
     #[test]
     fn every_fused_layout_covers_every_feature_once() {
@@ -146,7 +275,7 @@ mod tests {
                 (Projection::Key, 3),
                 (Projection::Value, 3),
             ] {
-                let features = Part::Fused(layout, projection).features(&config, 0);
+                let features = Part::Fused(layout, projection).features(attention(&config), 0);
                 let features: Vec<usize> = features
                     .into_iter()
                     .flat_map(|f| f.ranges)
@@ -164,7 +293,11 @@ mod tests {
     #[test]
     fn alternate_features_are_every_other_one() {
         let config = AttentionConfig::with_head_dim(8, 2, 4);
-        let features = |half| Part::Alternate(half).features(&config, 3).unwrap();
+        let features = |half| {
+            Part::Alternate(half)
+                .features(attention(&config), 3)
+                .unwrap()
+        };
         let ranges = |half| {
             features(half)
                 .ranges
@@ -183,7 +316,7 @@ mod tests {
     fn grouped_layouts_are_those_of_transformers() {
         let features = |layout, projection, n_heads, n_kv| {
             let config = AttentionConfig::with_head_dim(8, n_heads, 2).with_kv_heads(n_kv);
-            let features = Part::Fused(layout, projection).features(&config, 0);
+            let features = Part::Fused(layout, projection).features(attention(&config), 0);
             features.map(|features| features.ranges)
         };
         assert_eq!(

@@ -8,6 +8,7 @@ mod attention;
 mod facts;
 mod gated_delta_net;
 mod mamba2;
+mod parts;
 mod short_convolution;
 
 pub(crate) use attention::HeadsOfRank;
@@ -18,6 +19,7 @@ pub use attention::{
 pub use facts::{HeadLayout, MixerFacts, PaddedRows};
 pub use gated_delta_net::GatedDeltaNetConfig;
 pub use mamba2::Mamba2Config;
+pub use parts::MixerPart;
 pub use short_convolution::ShortConvolutionConfig;
 
 /// A block's mixer: the layer through which a position reads other positions.

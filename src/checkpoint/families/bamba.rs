@@ -1,0 +1,33 @@
+//! Bamba: Mamba-2 in most layers, and attention in the others.
+//!
+//! transformers' `BambaDecoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bamba/modeling_bamba.py>
+
+use super::llama::{biased_block, decoder, uniform};
+use super::mamba2::{mixer, rules};
+use super::prelude::*;
+
+pub(super) fn family() -> Family {
+    decoder("bamba", bamba)
+        .replace_block_rules([
+            Rule::norm("feed_forward_norm", &["pre_ff_layernorm"]),
+            Rule::linear("feed_forward.gate", &["feed_forward.gate_proj"]),
+            Rule::linear("feed_forward.up", &["feed_forward.up_proj"]),
+            Rule::linear("feed_forward.down", &["feed_forward.down_proj"]),
+        ])
+        .block_rules(rules("mamba"))
+        .replace_stack_rules([Rule::norm("final_norm", &["final_layernorm"])])
+}
+
+fn bamba(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("partial_rotary_factor", 0.5);
+    let mut block = biased_block(json)?;
+    block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
+    let attended = json.numbers(&["attn_layer_indices"])?.unwrap_or_default();
+    let mamba = mixer(json, &block)?;
+    Ok(uniform(json, block)?.with_each(|i, block| {
+        if !attended.contains(&(i as f64)) {
+            block.mixer = mamba.into();
+        }
+    }))
+}

@@ -1,0 +1,83 @@
+//! Mamba-2 in hybrids: its names and keys in transformers.
+//!
+//! transformers' `BambaMixer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bamba/modeling_bamba.py>
+
+use super::prelude::*;
+
+/// Types of layers.
+pub(super) const FULL: &str = "full_attention";
+pub(super) const LINEAR: &str = "linear_attention";
+
+/// Rules for a mixer under `stem`.
+pub(super) fn rules(stem: &str) -> Vec<Rule> {
+    let parts = [
+        ("gate", MixerPart::Gate),
+        ("value", MixerPart::Value),
+        ("key", MixerPart::Key),
+        ("query", MixerPart::Query),
+        ("decay", MixerPart::Decay),
+    ];
+    let named = |role: &str, name: &str| {
+        Rule::named(
+            &format!("attention.mamba.{role}"),
+            &[&format!("{stem}.{name}")],
+            &[],
+        )
+    };
+    let projected = parts.map(|(role, part)| {
+        let rule = named(role, "in_proj.weight");
+        rule.part(Part::Mixer(MixerLayout::GateValueKeyQueryDecay, part))
+    });
+    let convolved = parts[1..4].iter().map(|(role, part)| {
+        let role = format!("attention.mamba.{role}_convolution");
+        let rule = Rule::linear(&role, &[&format!("{stem}.conv1d")]);
+        rule.part(Part::Mixer(MixerLayout::ValueKeyQuery, *part))
+    });
+    let bias = Rule::named("attention.mamba.decay", &[], &[&format!("{stem}.dt_bias")]);
+    let mut rules: Vec<Rule> = projected.into_iter().chain(convolved).collect();
+    rules.extend([
+        bias,
+        named("rate", "A_log"),
+        named("skip", "D"),
+        Rule::norm("attention.mamba.norm", &[&format!("{stem}.norm")]),
+        Rule::linear("attention.mamba.output", &[&format!("{stem}.out_proj")]),
+    ]);
+    rules
+}
+
+/// Returns the mixer of a configuration with the keys `mamba_*`.
+pub(super) fn mixer(json: &ConfigJson, block: &BlockConfig) -> Result<Mamba2Config> {
+    // The projection to the steps would have a bias beside `dt_bias`.
+    json.only("mamba_proj_bias", &[false.into()])?;
+    let d_model = block.d_model();
+    let n_heads = json.size_or(&["mamba_n_heads"], 128)?;
+    let width = json.size_or(&["mamba_expand"], 2)? * d_model;
+    let head_dim = match json.at("mamba_d_head") {
+        None | Some(Value::Null) => width / n_heads,
+        Some(Value::String(auto)) if auto == "auto" => width / n_heads,
+        Some(_) => json.size(&["mamba_d_head"])?,
+    };
+    if n_heads * head_dim != width {
+        let reason = format!(
+            "{n_heads} heads of {head_dim} are not {width} wide, mamba_expand times hidden_size"
+        );
+        return Err(json.error(&["mamba_d_head"], reason));
+    }
+    let steps = json.numbers(&["time_step_limit"])?;
+    let steps = match steps.as_deref() {
+        None => [0.0, f64::INFINITY],
+        Some(&[low, high]) => [low, high],
+        Some(_) => {
+            let reason = "expected a smallest and a largest step";
+            return Err(json.error(&["time_step_limit"], reason));
+        }
+    };
+    let state_dim = json.size_or(&["mamba_d_state"], 256)?;
+    Ok(Mamba2Config::new(d_model, [n_heads, head_dim], state_dim)
+        .with_groups(json.size_or(&["mamba_n_groups"], 1)?)
+        .with_taps(json.size_or(&["mamba_d_conv"], 4)?)
+        .with_convolution_bias(json.flag(&["mamba_conv_bias"], true)?)
+        .with_steps(steps)
+        .with_norm_eps(Some(block.norm.eps)))
+}
