@@ -10,7 +10,7 @@ use candle_blocks::{
     AttentionConfig, BlockConfig, CheckpointOptions, ExpertsConfig, FeedForwardConfig, NormConfig,
     NormPlacement, StackConfig,
     checkpoint::scheme::StackPart,
-    config::{ResidualConfig, RoutingConfig, ShortConvolutionConfig},
+    config::{Mamba2Config, ResidualConfig, RoutingConfig, ShortConvolutionConfig},
 };
 use serde_json::{Value, json};
 
@@ -102,6 +102,12 @@ fn default_of(name: &str, value: &Value) -> Value {
             let convolution = ShortConvolutionConfig::new(size("d_model"), size("taps"));
             (json!(convolution), vec!["d_model", "taps"])
         }
+        "Mamba2Config" => {
+            let heads = [size("n_heads"), size("head_dim")];
+            let mamba = Mamba2Config::new(size("d_model"), heads, size("state_dim"));
+            let sizes = ["d_model", "n_heads", "head_dim", "state_dim"];
+            (json!(mamba), sizes.to_vec())
+        }
         "NormConfig" => (json!(norm(size("d_model"))), vec!["d_model", "eps"]),
         "ResidualConfig" => (json!(ResidualConfig::default()), vec![]),
         "BlockConfig" => {
@@ -126,10 +132,13 @@ fn default_of(name: &str, value: &Value) -> Value {
 
 /// Returns the key of a block's mixer, and the struct with its settings.
 fn mixer(block: &serde_json::Map<String, Value>) -> (&'static str, &'static str) {
-    match block.contains_key("attention") {
-        true => ("attention", "AttentionConfig"),
-        false => ("short_convolution", "ShortConvolutionConfig"),
-    }
+    let mixers = [
+        ("attention", "AttentionConfig"),
+        ("short_convolution", "ShortConvolutionConfig"),
+        ("mamba2", "Mamba2Config"),
+    ];
+    let own = mixers.into_iter().find(|(key, _)| block.contains_key(*key));
+    own.unwrap_or_else(|| panic!("a block with another mixer: {:?}", block.keys()))
 }
 
 /// Adds the fields and variants that differ from the default.

@@ -51,6 +51,19 @@ fn pattern(role: &str) -> String {
     segments.collect::<Vec<_>>().join(".")
 }
 
+/// Returns the size that a name stands for in a recurrent mixer.
+fn of_mixer(name: &str, mixer: &MixerConfig) -> Option<usize> {
+    Some(match (mixer, name) {
+        (MixerConfig::ShortConvolution(of), "taps") => of.taps,
+        (MixerConfig::Mamba2(of), "taps") => of.taps,
+        (MixerConfig::Mamba2(of), "n_heads") => of.n_heads,
+        (MixerConfig::Mamba2(of), "head_dim") => of.head_dim,
+        (MixerConfig::Mamba2(of), "n_groups") => of.n_groups,
+        (MixerConfig::Mamba2(of), "state_dim") => of.state_dim,
+        _ => return None,
+    })
+}
+
 /// Returns the size that a name in a shape stands for.
 fn size(name: &str, role: &str, config: &StackConfig) -> usize {
     let index = role
@@ -65,13 +78,12 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
     let latent = || attention().latent.unwrap();
     let experts = || block.feed_forward.experts.unwrap();
     let gemma = || block.own.gemma().unwrap();
+    if let Some(size) = of_mixer(name, &block.mixer) {
+        return size;
+    }
     match name {
         "1" => 1,
         "3" => 3,
-        "taps" => match block.mixer {
-            MixerConfig::ShortConvolution(of) => of.taps,
-            _ => 0,
-        },
         "d_model" => block.d_model(),
         "d_encoder" => attention().d_encoder,
         "n_heads" => attention().n_heads,

@@ -20,9 +20,10 @@ pub(super) fn family() -> Family {
 }
 
 fn bamba(json: &ConfigJson) -> Result<StackConfig> {
-    let json = &json.with_default("partial_rotary_factor", 0.5);
     let mut block = biased_block(json)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
+    let rotary = json.partial_rotary(block.attention()?.head_dim, 0.5, 1e4)?;
+    block.attention_mut()?.position = Position::Rotary(rotary);
     let attended = json.numbers(&["attn_layer_indices"])?.unwrap_or_default();
     let mamba = mixer(json, &block)?;
     Ok(uniform(json, block)?.with_each(|i, block| {

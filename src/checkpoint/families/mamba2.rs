@@ -64,20 +64,32 @@ pub(super) fn mixer(json: &ConfigJson, block: &BlockConfig) -> Result<Mamba2Conf
         );
         return Err(json.error(&["mamba_d_head"], reason));
     }
-    let steps = json.numbers(&["time_step_limit"])?;
-    let steps = match steps.as_deref() {
-        None => [0.0, f64::INFINITY],
-        Some(&[low, high]) => [low, high],
-        Some(_) => {
-            let reason = "expected a smallest and a largest step";
-            return Err(json.error(&["time_step_limit"], reason));
-        }
+    let steps = match json.at("time_step_limit") {
+        None | Some(Value::Null) => Some((0.0, None)),
+        Some(limits) => limits.as_array().and_then(|of| match &of[..] {
+            [low, high] => Some((low.as_f64()?, bound(high)?)),
+            _ => None,
+        }),
+    };
+    let Some((min_step, max_step)) = steps else {
+        let reason = "expected a smallest and a largest step";
+        return Err(json.error(&["time_step_limit"], reason));
     };
     let state_dim = json.size_or(&["mamba_d_state"], 256)?;
     Ok(Mamba2Config::new(d_model, [n_heads, head_dim], state_dim)
         .with_groups(json.size_or(&["mamba_n_groups"], 1)?)
         .with_taps(json.size_or(&["mamba_d_conv"], 4)?)
         .with_convolution_bias(json.flag(&["mamba_conv_bias"], true)?)
-        .with_steps(steps)
+        .with_min_step(min_step)
+        .with_max_step(max_step)
         .with_norm_eps(Some(block.norm.eps)))
+}
+
+/// Returns an upper limit, or `Some(None)` for infinity, which transformers writes in its own way.
+fn bound(value: &Value) -> Option<Option<f64>> {
+    let infinity = json!({"__float__": "Infinity"});
+    match *value == infinity {
+        true => Some(None),
+        false => value.as_f64().map(Some),
+    }
 }

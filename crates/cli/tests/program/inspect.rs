@@ -162,6 +162,16 @@ fn expected(block: &BlockConfig) -> Expected {
             let biases = if of.bias { 5 } else { 0 };
             (4 * of.d_model + of.taps + biases) * of.d_model
         }
+        MixerConfig::Mamba2(of) => {
+            let convolved = of.values_width() + 2 * of.keys_width();
+            let projected = convolved + 2 * of.values_width() + of.n_heads;
+            let biases = if of.convolution_bias { convolved } else { 0 };
+            projected * of.d_model
+                + convolved * of.taps
+                + biases
+                + 3 * of.n_heads
+                + of.values_width()
+        }
         other => attention(other.attention().unwrap()),
     };
     Expected {

@@ -284,7 +284,8 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
         .with_groups(2)
         .with_taps(3)
         .with_bias(true)
-        .with_steps([0.05, 0.8])
+        .with_min_step(0.05)
+        .with_max_step(Some(0.8))
         .with_norm_eps(Some(1e-3));
     let mut comparisons = Vec::new();
     for mixer in ["gated_delta_net", "mamba2"] {

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 ///
 /// ```text
 /// v, k, q = silu(convolution(value(x))), silu(convolution(key(x))), silu(convolution(query(x)))
-/// tₚ      = min(max(softplus(decay(xₚ) + decay_bias), low), high)         for each head: the step
+/// tₚ      = min(max(softplus(decay(xₚ) + decay_bias), min_step), max_step)         for each head: the step
 /// Sₚ      = exp(-exp(rate) · tₚ) Sₚ₋₁ + kₚ ⊗ tₚ vₚ
 /// y       = output(norm((Sₚᵀ qₚ + skip * vₚ) * silu(gate(xₚ))))           the norm is over each group of heads
 /// ```
@@ -39,8 +39,10 @@ pub struct Mamba2Config {
     pub bias: bool,
     /// The convolutions have biases.
     pub convolution_bias: bool,
-    /// The smallest and the largest step.
-    pub steps: [f64; 2],
+    /// The smallest step.
+    pub min_step: f64,
+    /// The largest step, if it is limited.
+    pub max_step: Option<f64>,
     /// The eps of the norm; `None` if there is no norm (Falcon-H1).
     pub norm_eps: Option<f64>,
 }
@@ -58,7 +60,8 @@ impl Mamba2Config {
             taps: 4,
             bias: false,
             convolution_bias: true,
-            steps: [0.0, f64::INFINITY],
+            min_step: 0.0,
+            max_step: None,
             norm_eps: Some(1e-5),
         }
     }
@@ -72,8 +75,10 @@ impl Mamba2Config {
         with_bias(bias: bool) => bias = bias;
         /// Sets whether the convolutions have biases.
         with_convolution_bias(bias: bool) => convolution_bias = bias;
-        /// Sets the smallest and the largest step.
-        with_steps(steps: [f64; 2]) => steps = steps;
+        /// Sets the smallest step.
+        with_min_step(step: f64) => min_step = step;
+        /// Sets the largest step, or no limit.
+        with_max_step(step: Option<f64>) => max_step = step;
         /// Sets the norm's eps, or no norm.
         with_norm_eps(eps: Option<f64>) => norm_eps = eps;
     }
@@ -86,6 +91,11 @@ impl Mamba2Config {
     /// Returns the width of all groups' keys.
     pub fn keys_width(&self) -> usize {
         self.n_groups * self.state_dim
+    }
+
+    /// Returns the smallest and the largest step.
+    pub(crate) fn steps(&self) -> [f64; 2] {
+        [self.min_step, self.max_step.unwrap_or(f64::INFINITY)]
     }
 
     /// Returns how many weights each position multiplies.
@@ -136,7 +146,7 @@ impl Mamba2Config {
                 "{heads} heads of Mamba-2 in {groups} groups; expected a multiple"
             ));
         }
-        let [low, high] = self.steps;
+        let [low, high] = self.steps();
         if !(0.0 <= low && low <= high) {
             return invalid(format!(
                 "steps of Mamba-2 from {low} to {high}; expected a smallest and a largest one, from 0 on"

@@ -195,8 +195,9 @@ impl Mamba2 {
         let key = convolved(1, &self.key)?;
         let query = convolved(2, &self.query)?;
         let mut steps = self.decay.steps(x, train)?;
-        if self.config.steps != [0.0, f64::INFINITY] {
-            steps = steps.clamp(self.config.steps)?;
+        let limits = self.config.steps();
+        if limits != [0.0, f64::INFINITY] {
+            steps = steps.clamp(limits)?;
         }
         let sums = Recurrence {
             rule: Rule::Sum,
