@@ -24,7 +24,9 @@ use crate::checkpoint::plan::harmless::{Harmless, is_bias_of_zeros};
 use crate::checkpoint::plan::outside_blocks::OutsideBlocks;
 use crate::checkpoint::plan::source::{Item, StoredParameter};
 use crate::checkpoint::plan::unread::Readers;
-use crate::checkpoint::scheme::{Family, ModelPlace, Orientation, Rule, Stacking, matches};
+use crate::checkpoint::scheme::{
+    Family, FusedLayer, ModelPlace, Orientation, Rule, Stacking, matches,
+};
 use crate::config::{AttentionConfig, ModelConfig, StackConfig};
 use crate::error::{Error, Result, listed, nearest};
 use crate::layers::Stack;
@@ -289,16 +291,19 @@ pub(super) fn candidates(
         ModelPlace::Block(index) => config.blocks.get(index),
         ModelPlace::Stack | ModelPlace::OutsideBlocks => None,
     };
-    let block_attention = block.and_then(|block| {
+    let block_layer = block.and_then(|block| {
         match (
             &block.cross_attention,
             module.starts_with("cross_attention."),
         ) {
-            (Some(cross), true) => Some(cross),
-            _ => block.attention().ok(),
+            (Some(cross), true) => Some(FusedLayer::Attention(cross)),
+            _ => match block.attention() {
+                Ok(attention) => Some(FusedLayer::Attention(attention)),
+                Err(_) => block.mixer.group_widths().map(FusedLayer::Recurrent),
+            },
         }
     });
-    let attention = block_attention.or(request.attention);
+    let layer = block_layer.or(request.attention.map(FusedLayer::Attention));
     let d_out = shape.first().copied().unwrap_or(0);
     let source = |rule: &Rule, start: &String, name: &String| {
         let name = match number {
@@ -323,7 +328,7 @@ pub(super) fn candidates(
             name: format!("{start}{name}"),
             shape: shape.to_vec(),
             orientation: rule.orientation,
-            features: attention.and_then(|attention| rule.part.features(attention, d_out)),
+            features: rule.part.features(layer, d_out),
             item,
             leading_ones: rule.leading_ones,
             is_quantized: false,

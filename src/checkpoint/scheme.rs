@@ -33,10 +33,13 @@ use crate::error::{Result, setters};
 
 pub(in crate::checkpoint) use self::difference::ClassDefaults;
 use self::difference::changed;
-pub(crate) use self::{difference::Ties, part::Features};
+pub(crate) use self::{
+    difference::Ties,
+    part::{Features, FusedLayer},
+};
 pub use self::{
     difference::{BlockChange, ConfigKeys},
-    part::{FusedLayout, GateHalf, Part, Projection},
+    part::{FusedLayout, GateHalf, Part, Projection, RecurrentLayout, RecurrentProjection},
     rule::{Orientation, Rule, Stacking},
 };
 pub use crate::checkpoint::keys::rotary::RotaryKeys;

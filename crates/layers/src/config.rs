@@ -49,9 +49,9 @@ pub use latent::LatentConfig;
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub(crate) use mixer::HeadsOfRank;
 pub use mixer::{
-    AttentionBias, AttentionConfig, GatedDeltaNetConfig, HeadLayout, Mamba2Config, MixerConfig,
-    MixerFacts, OutputGate, OutputGateSpan, PaddedRows, QueryKeyNorm, QueryKeyNormSpan,
-    ShortConvolutionConfig, Visibility,
+    AttentionBias, AttentionConfig, GatedDeltaNetConfig, GroupWidths, HeadLayout, Mamba2Config,
+    MixerConfig, MixerFacts, OutputGate, OutputGateSpan, PaddedRows, QueryKeyNorm,
+    QueryKeyNormSpan, ShortConvolutionConfig, Visibility,
 };
 pub use model::{HeadConfig, HeadTask, ModelConfig, TwoStackKind};
 pub use norm::{NormConfig, NormKind, NormWeight};

@@ -2,7 +2,9 @@
 
 use serde::Deserialize;
 
-use super::{FusedLayout, GateHalf, Part, Projection, strings};
+use super::{
+    FusedLayout, GateHalf, Part, Projection, RecurrentLayout, RecurrentProjection, strings,
+};
 
 /// A weight matrix's orientation on disk. Set it in [`Rule::orientation`](crate::checkpoint::scheme::Rule::orientation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -145,6 +147,16 @@ impl Rule {
         projections.map(|(role, projection)| {
             Self::linear(role, stems).part(Part::Fused(layout, projection))
         })
+    }
+
+    /// Makes a rule for a projection, or a convolution, of a recurrent mixer in a fused tensor named by one of `stems`.
+    pub fn recurrent(
+        role: &str,
+        stems: &[&str],
+        layout: RecurrentLayout,
+        projection: RecurrentProjection,
+    ) -> Self {
+        Self::linear(role, stems).part(Part::Recurrent(layout, projection))
     }
 
     /// Declares that the weight is stored as `[d_in, d_out]`, as in transformers' `Conv1D`.

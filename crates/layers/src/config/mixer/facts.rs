@@ -1,6 +1,6 @@
 //! The properties by which other parts of a model know a mixer.
 
-use super::{AttentionConfig, Visibility};
+use super::{AttentionConfig, GatedDeltaNetConfig, Visibility};
 use crate::config::{Position, RotaryAxes};
 
 /// The properties by which other parts of a model know a mixer.
@@ -44,6 +44,42 @@ pub struct HeadLayout {
     pub n_kv_heads: usize,
     /// A query's width.
     pub head_dim: usize,
+}
+
+/// How many output features each projection of a recurrent mixer has for one of its key heads.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupWidths {
+    /// The number of key heads.
+    pub n_groups: usize,
+    /// The width of a query.
+    pub query: usize,
+    /// The width of a key.
+    pub key: usize,
+    /// The width of the values of a key head's value heads.
+    pub value: usize,
+    /// The width of these heads' gates.
+    pub gate: usize,
+    /// The number of their writes.
+    pub write: usize,
+    /// The number of their decays.
+    pub decay: usize,
+}
+
+impl GatedDeltaNetConfig {
+    /// Returns the widths of the projections for one key head.
+    pub(super) fn group_widths(&self) -> GroupWidths {
+        let n_value_heads = self.n_value_heads / self.n_key_heads.max(1);
+        GroupWidths {
+            n_groups: self.n_key_heads,
+            query: self.key_dim,
+            key: self.key_dim,
+            value: n_value_heads * self.value_dim,
+            gate: n_value_heads * self.value_dim,
+            write: n_value_heads,
+            decay: n_value_heads,
+        }
+    }
 }
 
 impl AttentionConfig {

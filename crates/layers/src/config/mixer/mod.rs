@@ -15,7 +15,7 @@ pub use attention::{
     AttentionBias, AttentionConfig, OutputGate, OutputGateSpan, QueryKeyNorm, QueryKeyNormSpan,
     Visibility,
 };
-pub use facts::{HeadLayout, MixerFacts, PaddedRows};
+pub use facts::{GroupWidths, HeadLayout, MixerFacts, PaddedRows};
 pub use gated_delta_net::GatedDeltaNetConfig;
 pub use mamba2::Mamba2Config;
 pub use short_convolution::ShortConvolutionConfig;
@@ -96,6 +96,15 @@ impl MixerConfig {
             Self::ShortConvolution(convolution) => convolution.facts(),
             Self::GatedDeltaNet(delta) => delta.facts(),
             Self::Mamba2(mamba) => mamba.facts(),
+        }
+    }
+
+    /// Returns the widths by which files fuse a recurrent mixer's projections; `None` for other mixers.
+    #[doc(hidden)]
+    pub fn group_widths(&self) -> Option<GroupWidths> {
+        match self {
+            Self::GatedDeltaNet(delta) => Some(delta.group_widths()),
+            Self::Attention(_) | Self::ShortConvolution(_) | Self::Mamba2(_) => None,
         }
     }
 
