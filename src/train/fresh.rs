@@ -239,6 +239,10 @@ fn is_distribution(draw: Distribution) -> bool {
             deviation: width, ..
         }
         | Distribution::Uniform { bound: width } => width.is_finite() && width >= 0.0,
+        Distribution::LogOfUniform { low, high } => 0.0 <= low && low < high && high.is_finite(),
+        Distribution::BeforeSoftplus { low, high, floor } => {
+            0.0 < low && low <= high && 0.0 < floor && high.is_finite() && floor.is_finite()
+        }
         Distribution::Constant(_)
         | Distribution::Layer
         | Distribution::TorchLinear
@@ -279,6 +283,15 @@ fn sample(draw: Distribution, stream: &mut ChaCha12Rng) -> f64 {
         Distribution::Constant(value) => value,
         Distribution::Normal { deviation } => deviation * normal(stream),
         Distribution::Uniform { bound } => bound * (2.0 * stream.random::<f64>() - 1.0),
+        // 1 minus a number below 1 is not 0, whose logarithm is not finite.
+        Distribution::LogOfUniform { low, high } => {
+            (low + (high - low) * (1.0 - stream.random::<f64>())).ln()
+        }
+        Distribution::BeforeSoftplus { low, high, floor } => {
+            let logarithm = low.ln() + (high.ln() - low.ln()) * stream.random::<f64>();
+            let step = logarithm.exp().max(floor);
+            step + (-(-step).exp_m1()).ln()
+        }
         Distribution::TruncatedNormal { deviation, cut } => loop {
             let value = deviation * normal(stream);
             if value.abs() <= cut {

@@ -32,6 +32,23 @@ pub enum Distribution {
         /// The largest absolute value.
         bound: f64,
     },
+    /// The logarithm of a number that is uniform from `low` to `high` (the rates of gated delta rules).
+    LogOfUniform {
+        /// The smallest number.
+        low: f64,
+        /// The largest number.
+        high: f64,
+    },
+    /// The number whose softplus is a step: the step's logarithm is uniform between those of `low` and `high`, and no step
+    /// is below `floor` (the biases of steps in Mamba and OLMo Hybrid).
+    BeforeSoftplus {
+        /// The smallest step.
+        low: f64,
+        /// The largest step.
+        high: f64,
+        /// The bound that replaces smaller steps.
+        floor: f64,
+    },
     /// Not random: sines, then cosines for each position, with wavelengths from 2π to 20,000π (Whisper's position
     /// table).
     Sinusoids,
