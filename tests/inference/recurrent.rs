@@ -23,7 +23,7 @@ fn mixers() -> [MixerConfig; 3] {
     [
         ShortConvolutionConfig::new(WIDTH, 3).with_bias(true).into(),
         delta.with_strength(2.0).into(),
-        mamba.with_groups(2).with_bias(true).into(),
+        mamba.with_groups(2).into(),
     ]
 }
 

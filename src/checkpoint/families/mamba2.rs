@@ -82,7 +82,7 @@ pub(super) fn mixer(json: &ConfigJson, block: &BlockConfig) -> Result<Mamba2Conf
         .with_convolution_bias(json.flag(&["mamba_conv_bias"], true)?)
         .with_min_step(min_step)
         .with_max_step(max_step)
-        .with_norm_eps(Some(block.norm.eps)))
+        .with_norm_eps(block.norm.eps))
 }
 
 /// Returns an upper limit, or `Some(None)` for infinity, which transformers writes in its own way.

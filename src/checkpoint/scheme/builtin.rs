@@ -312,7 +312,6 @@ mod tests {
         let known = || families::all().flat_map(|family| &family.model_types);
         let mut found = Vec::new();
         for model_type in [
-            "bamba",
             "big_bird",
             "canine",
             "convbert",

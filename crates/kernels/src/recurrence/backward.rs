@@ -1,7 +1,7 @@
-//! The gradients of a recurrence. The states within a chunk are computed again from the snapshot before it.
+//! A recurrence's gradients. The states within a chunk are computed again from the snapshot before it.
 
 use super::columns::{self, Columns, Pair};
-use super::forward::{CHUNK, Recurrence, Rule, StateHeads, Typed};
+use super::forward::{CHUNK, Recurrence, Rule, StateHeads, Typed, first_snapshots};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};
@@ -9,18 +9,18 @@ use crate::vectors::{
     Level, LevelTask, MAX_LANES, Real, Slice, SliceMut, Stored, Vectors, columns_at_once,
 };
 
-/// The gradients of a [`Recurrence`], each with its input's layout. All are zeros before.
+/// The gradients for a [`Recurrence`], each with its input's layout. All are zeros before.
 #[derive(Debug)]
 pub struct RecurrenceGradients<'a> {
-    /// The gradient of the queries.
+    /// The queries' gradient.
     pub query: SliceMut<'a>,
-    /// The gradient of the keys.
+    /// The keys' gradient.
     pub key: SliceMut<'a>,
-    /// The gradient of the values.
+    /// The values' gradient.
     pub value: SliceMut<'a>,
-    /// The gradient of the factors' logarithms.
+    /// The gradient for the factors' logarithms.
     pub decay: SliceMut<'a>,
-    /// The gradient of the factors `β`.
+    /// The gradient for the factors `β`.
     pub write: SliceMut<'a>,
 }
 
@@ -30,7 +30,7 @@ scratch! {
 }
 
 impl Recurrence<'_> {
-    /// Computes the gradients from those of `y` and the snapshots of [`Self::forward`]. The states after the last
+    /// Computes the gradients from `y`'s gradient and the snapshots that [`Self::forward`] takes. The states after the last
     /// position have no gradient.
     ///
     /// # Panics
@@ -63,7 +63,7 @@ where
             decay: target(gradients.decay, n_values),
             write: target(gradients.write, n_values),
         };
-        let firsts = columns::first_snapshots(self.sequences);
+        let firsts = first_snapshots(self.sequences);
         let threads = cpu.for_work(4 * self.work()).threads;
         parallel::for_tasks(threads, self.sequences.len() * n_keys, |task| {
             let (sequence, key_head) = (task / n_keys, task % n_keys);
@@ -103,15 +103,15 @@ pub(super) struct Backward<'a, T> {
     gradients: &'a Targets<'a, T>,
 }
 
-/// A task's memory, for columns of two vectors.
+/// A task's memory, for two vectors of columns.
 struct Memory<'a, T> {
-    /// The states before each position of a chunk and after the last, `[CHUNK + 1, key_dim, lanes]`.
+    /// The states before each position in a chunk and after the last, `[CHUNK + 1, key_dim, lanes]`.
     states: &'a mut [T],
-    /// What a chunk's positions write, divided by `β`: `v - α Sᵀ k` or `v`, `[CHUNK, lanes]`.
+    /// The values that a chunk's positions write, without the factor `β`: `v - α Sᵀ k` or `v`, `[CHUNK, lanes]`.
     errors: &'a mut [T],
-    /// The gradient of the state, `[key_dim, lanes]`.
+    /// The state's gradient, `[key_dim, lanes]`.
     gradient: &'a mut [T],
-    /// Products of the query's gradient, a vector for each row, up to a whole square of rows.
+    /// Products for the query's gradient, a vector for each row, up to a whole square.
     of_query: &'a mut [T],
     /// The same for the key.
     of_key: &'a mut [T],
@@ -186,7 +186,7 @@ impl<'a, T: Real> Backward<'a, T> {
         }
     }
 
-    /// Computes the states and errors of a chunk from the snapshot before it.
+    /// Computes a chunk's states and errors from the snapshot before it.
     #[inline(always)]
     fn states_again<L: Vectors<T>>(
         &self,
@@ -238,7 +238,7 @@ impl<'a, T: Real> Backward<'a, T> {
         }
     }
 
-    /// Adds the gradients of a position, and replaces the gradient of the state after it by that of the state before it.
+    /// Adds a position's gradients, and replaces the later state's gradient by the earlier one's.
     #[inline(always)]
     fn position<L: Vectors<T>>(
         &self,
@@ -339,7 +339,7 @@ fn product<T: Real, L: Vectors<T>>(
     [level.multiply(a[0], b[0]), level.multiply(a[1], b[1])]
 }
 
-/// Returns the sum of all elements of a pair.
+/// Returns the sum over all elements in a pair.
 #[inline(always)]
 fn total<T: Real, L: Vectors<T>>(level: L, of: Pair<L::Vector>) -> T {
     let mut memory = [T::ZERO; 2 * MAX_LANES];
@@ -365,7 +365,7 @@ fn store_vector<T: Real, L: Vectors<T>>(level: L, of: L::Vector, to: &mut [T], a
     unsafe { level.store(of, to.as_mut_ptr().add(at)) };
 }
 
-/// Adds the sum of each vector in `rows` to an element of `to`. The rows are whole squares.
+/// Adds each vector's sum in `rows` to an element in `to`. The rows are whole squares.
 #[inline(always)]
 fn add_row_sums<T: Real, L: Vectors<T>>(level: L, rows: &[T], to: &mut [T]) {
     let square = L::LANES * L::LANES;

@@ -1,19 +1,18 @@
-//! Two vectors of columns of a state, and what a position does with them.
+//! Two vectors of a state's columns, and the steps that a position takes with them.
 
 use std::ops::Range;
 
-use super::forward::CHUNK;
 use crate::threads::Target;
 use crate::vectors::{MAX_LANES, Real, Vectors};
 
 /// Two vectors of columns.
 pub type Pair<V> = [V; 2];
 
-/// Sums that a pass over a state's rows adds up apart, so that additions do not wait for each other. Part of the
-/// definition, because it fixes the order of the sums.
+/// Sums that a pass over a state's rows adds up apart, so that additions do not wait for each other. They fix the
+/// summation order, and so belong to the definition.
 const SUMS: usize = 2;
 
-/// Columns of a state that are computed together.
+/// Columns that are computed together.
 #[derive(Clone, Debug)]
 pub struct Columns {
     pub range: Range<usize>,
@@ -21,7 +20,7 @@ pub struct Columns {
     lanes: usize,
 }
 
-/// Returns all columns of a head, two vectors at a time.
+/// Returns a head's columns, two vectors at a time.
 #[inline(always)]
 pub fn all<T: Real, L: Vectors<T>>(value_dim: usize) -> impl DoubleEndedIterator<Item = Columns> {
     let lanes = 2 * L::LANES;
@@ -29,17 +28,6 @@ pub fn all<T: Real, L: Vectors<T>>(value_dim: usize) -> impl DoubleEndedIterator
         range: i * lanes..value_dim.min((i + 1) * lanes),
         lanes,
     })
-}
-
-/// Returns the first snapshot of each sequence.
-pub fn first_snapshots(sequences: &[Vec<u32>]) -> Vec<usize> {
-    let mut next = 0;
-    let of = |rows: &Vec<u32>| {
-        let first = next;
-        next += rows.len().div_ceil(CHUNK);
-        first
-    };
-    sequences.iter().map(of).collect()
 }
 
 /// A task's memory.
@@ -70,7 +58,7 @@ impl<'a, T> Memory<'a, T> {
 }
 
 impl Columns {
-    /// Copies the columns of `key_dim` rows from a row on, and zeros beyond the last column.
+    /// Copies the columns in `key_dim` rows from a row on, and zeros beyond the last column.
     #[inline(always)]
     pub fn load<T: Real, L: Vectors<T>>(
         &self,
@@ -102,7 +90,7 @@ impl Columns {
         }
     }
 
-    /// Loads these columns of a head's row.
+    /// Loads these columns from a head's row.
     #[inline(always)]
     pub fn vectors<T: Real, L: Vectors<T>>(&self, level: L, row: &[T]) -> Pair<L::Vector> {
         load_some(level, &row[self.range.clone()])
@@ -132,7 +120,7 @@ pub fn store<T: Real, L: Vectors<T>>(level: L, of: Pair<L::Vector>, to: &mut [T]
     }
 }
 
-/// Loads all elements of a slice, at most two vectors, and zeros after them.
+/// Loads a whole slice, at most two vectors, and zeros after it.
 #[inline(always)]
 pub fn load_some<T: Real, L: Vectors<T>>(level: L, from: &[T]) -> Pair<L::Vector> {
     if from.len() == 2 * L::LANES {
@@ -174,7 +162,7 @@ pub fn times<T: Real, L: Vectors<T>>(level: L, factor: T, of: Pair<L::Vector>) -
     of.map(|of| level.multiply(factor, of))
 }
 
-/// Returns the sum of a pair's columns and of others'.
+/// Returns the sum `a + b`.
 #[inline(always)]
 pub fn add<T: Real, L: Vectors<T>>(
     level: L,
@@ -220,7 +208,7 @@ pub fn update<T: Real, L: Vectors<T>, const READS: bool>(
 /// Like [`update`], from one state to another.
 ///
 /// # Safety
-/// Both states have two vectors for each of the keys' elements. They are the same memory, or do not overlap.
+/// Both states have two vectors for each element in the keys. They are the same memory, or do not overlap.
 #[inline(always)]
 pub unsafe fn update_at<T: Real, L: Vectors<T>, const READS: bool>(
     level: L,
@@ -253,10 +241,10 @@ pub unsafe fn update_at<T: Real, L: Vectors<T>, const READS: bool>(
     [add(level, y[0], y[1]), add(level, reads[0], reads[1])]
 }
 
-/// Replaces a row of `S`, and adds what it gives to `Sᵀ q` and `Sᵀ next`.
+/// Replaces a row in `S`, and adds its terms to `Sᵀ q` and `Sᵀ next`.
 ///
 /// # Safety
-/// The states have a row `i` of two vectors, and each of the keys has an element `i`.
+/// The states have a row `i` with two vectors, and the keys have an element `i`.
 #[inline(always)]
 unsafe fn update_row<T: Real, L: Vectors<T>, const READS: bool>(
     level: L,

@@ -1,8 +1,8 @@
 //! A recurrence, position by position.
 //!
 //! A state's columns do not depend on each other. Two vectors of them stay in the first-level cache for all positions, so
-//! that each position costs four operations for an element of the state, about what a form with products of chunks takes
-//! (Yang et al. 2024, <https://arxiv.org/abs/2406.06484>). A sequence in pieces has the same bits as in one.
+//! that each position costs four operations for an element, about as many as a form with products for chunks takes
+//! (Yang et al. 2024, <https://arxiv.org/abs/2406.06484>). A sequence in pieces has the same bits as in one piece.
 
 use super::columns::{self, Columns, Memory};
 use crate::cpu::Cpu;
@@ -10,24 +10,24 @@ use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};
 use crate::vectors::{Level, LevelTask, Real, Slice, SliceMut, Stored, Vectors};
 
-/// The positions from one snapshot of the states to the next. The backward pass computes the states between them again.
+/// The positions from one snapshot to the next. The backward pass computes the states between them again.
 pub const CHUNK: usize = 64;
 
-/// The heads of a recurrence. A key head serves `n_values / n_keys` value heads, each with a state `[key_dim, value_dim]`.
+/// A recurrence's heads. A key head serves `n_values / n_keys` value heads, each with a state `[key_dim, value_dim]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateHeads {
     /// How many heads queries and keys have.
     pub n_keys: usize,
     /// How many heads values and states have.
     pub n_values: usize,
-    /// The width of a query and a key.
+    /// The width for queries and keys.
     pub key_dim: usize,
-    /// The width of a value.
+    /// The width for values.
     pub value_dim: usize,
 }
 
 impl StateHeads {
-    /// Returns how many elements the states of one sequence have.
+    /// Returns how many elements one sequence's states have.
     pub fn state_len(&self) -> usize {
         self.n_values * self.key_dim * self.value_dim
     }
@@ -38,7 +38,7 @@ impl StateHeads {
     }
 }
 
-/// Returns how many snapshots of all states a training pass takes.
+/// Returns how many snapshots a training pass takes.
 pub fn n_snapshots(sequences: &[Vec<u32>]) -> usize {
     sequences
         .iter()
@@ -46,7 +46,7 @@ pub fn n_snapshots(sequences: &[Vec<u32>]) -> usize {
         .sum()
 }
 
-/// What a position adds to a state.
+/// The term that a position adds to a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// `k ⊗ β (v - α Sᵀ k)`: the gated delta rule.
@@ -55,25 +55,36 @@ pub enum Rule {
     Sum,
 }
 
-/// A recurrence over the rows of several sequences, in f32 or f64. For each value head, `S = α S + k ⊗ ..` by its
+/// Returns each sequence's first snapshot.
+pub(super) fn first_snapshots(sequences: &[Vec<u32>]) -> Vec<usize> {
+    let mut next = 0;
+    let of = |rows: &Vec<u32>| {
+        let first = next;
+        next += rows.len().div_ceil(CHUNK);
+        first
+    };
+    sequences.iter().map(of).collect()
+}
+
+/// A recurrence over several sequences' rows, in f32 or f64. For each value head, `S = α S + k ⊗ ..` by its
 /// [`Rule`] and `y = Sᵀ q`, where `α = exp(decay)` and `β = write`.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrence<'a> {
-    /// What a position adds to a state.
+    /// The term that each position adds.
     pub rule: Rule,
     /// The heads and their widths.
     pub heads: StateHeads,
-    /// The queries `q` of all rows, `[rows, n_keys · key_dim]`.
+    /// The queries `q`, `[rows, n_keys · key_dim]`.
     pub query: Slice<'a>,
     /// The keys `k`, `[rows, n_keys · key_dim]`.
     pub key: Slice<'a>,
     /// The values `v`, `[rows, n_values · value_dim]`.
     pub value: Slice<'a>,
-    /// The logarithms of the factors `α`, `[rows, n_values]`: negative or 0.
+    /// The logarithms for the factors `α`, `[rows, n_values]`: negative or 0.
     pub decay: Slice<'a>,
     /// The factors `β`, `[rows, n_values]`.
     pub write: Slice<'a>,
-    /// The rows of each sequence, in order.
+    /// Each sequence's rows, in order.
     pub sequences: &'a [Vec<u32>],
 }
 
@@ -91,14 +102,14 @@ pub(super) struct Typed<'a, T> {
 }
 
 scratch! {
-    /// A task's columns of a state.
+    /// A task's columns.
     STATE
 }
 
 impl Recurrence<'_> {
-    /// Computes the rows of `y`, `[rows, n_values · value_dim]`, and replaces the state of each sequence,
+    /// Computes `y`, `[rows, n_values · value_dim]`, and replaces each sequence's state,
     /// `[sequences, n_values, key_dim, value_dim]`. Rows outside all sequences become zeros. `snapshots` get the states
-    /// before each [`CHUNK`] of positions, sequence by sequence.
+    /// before every [`CHUNK`] positions, sequence by sequence.
     ///
     /// # Panics
     /// If lengths or types do not match, or a sequence names a row that does not exist.
@@ -145,7 +156,7 @@ impl<T> Typed<'_, T> {
         self.decay.len() / self.heads.n_values
     }
 
-    /// Returns the multiplications of the forward pass.
+    /// Returns the multiplications in the forward pass.
     pub fn work(&self) -> usize {
         let positions: usize = self.sequences.iter().map(Vec::len).sum();
         4 * positions * self.heads.state_len()
@@ -198,7 +209,7 @@ where
         let n_kept = n_snapshots(self.sequences) * n_values * key_dim;
         let snapshots = snapshots.map(T::of_slice_mut);
         let snapshots = snapshots.map(|all| Target::row_major(all, n_kept, value_dim));
-        let firsts = columns::first_snapshots(self.sequences);
+        let firsts = first_snapshots(self.sequences);
         let threads = cpu.for_work(self.work()).threads;
         parallel::for_tasks(threads, self.sequences.len() * n_values, |task| {
             let (sequence, head) = (task / n_values, task % n_values);
@@ -216,7 +227,7 @@ where
     }
 }
 
-/// The forward pass for one head of one sequence.
+/// The forward pass for one head in one sequence.
 pub(super) struct Forward<'a, T> {
     of: &'a Typed<'a, T>,
     /// The sequence and the value head.
@@ -299,7 +310,7 @@ impl<T: Real> Forward<'_, T> {
 }
 
 impl Columns {
-    /// Returns the same columns in a row of all heads.
+    /// Returns the same columns in a row with all heads.
     pub(super) fn of_head(&self, head: usize, value_dim: usize) -> std::ops::Range<usize> {
         head * value_dim + self.range.start..head * value_dim + self.range.end
     }

@@ -15,7 +15,7 @@ const OP: &str = "recurrence";
 
 /// The inputs of a recurrence in f32 or f64, with one row for each position.
 pub(crate) struct Recurrence<'a> {
-    /// What a position adds to a state.
+    /// The term that each position adds to a state.
     pub rule: Rule,
     /// The heads and their widths.
     pub heads: StateHeads,
@@ -98,7 +98,7 @@ impl Recurrence<'_> {
     }
 }
 
-/// What the kernel reads: queries, keys, values, decay and write.
+/// The kernel's inputs: queries, keys, values, decay and write.
 struct Inputs {
     rule: Rule,
     heads: StateHeads,

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::{MixerFacts, PaddedRows};
-use crate::config::{Activation, NormConfig, setters, size};
+use crate::config::{NormConfig, setters, size};
 use crate::error::{Error, Result};
 
 /// A gated delta rule (Gated DeltaNet; Yang, Kautz and Hatamizadeh 2024, <https://arxiv.org/abs/2412.06464>), the mixer
-/// of most layers of Qwen3-Next and Qwen 3.5. Each value head has a state `S`, `[key_dim, value_dim]`:
+/// in most layers of Qwen3-Next and Qwen 3.5. Each value head has a state `S`, `[key_dim, value_dim]`:
 ///
 /// ```text
 /// q, k, v = silu(convolution(query(x))), silu(convolution(key(x))), silu(convolution(value(x)))
@@ -15,12 +15,12 @@ use crate::error::{Error, Result};
 /// αₚ      = exp(-exp(rate) · softplus(decay(xₚ) + decay_bias))            for each value head
 /// βₚ      = strength · sigmoid(write(xₚ))
 /// Sₚ      = αₚ Sₚ₋₁ + kₚ ⊗ βₚ (vₚ - αₚ Sₚ₋₁ᵀ kₚ)
-/// y       = output(norm(Sₚᵀ qₚ) * activation(gate(xₚ)))                    the norm is over each head
+/// y       = output(norm(Sₚᵀ qₚ) * silu(gate(xₚ)))                    the norm is over each head
 /// ```
 ///
 /// A key head serves `n_value_heads / n_key_heads` value heads. Convolutions are as in
 /// [`ShortConvolutionConfig`](crate::config::ShortConvolutionConfig), without a bias. A cache holds the state and the last
-/// `taps - 1` rows of each convolution, whatever the length. Pass it to
+/// `taps - 1` rows for each convolution, whatever the length. Pass it to
 /// [`GatedDeltaNet::new`](crate::layers::GatedDeltaNet::new).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
@@ -32,23 +32,21 @@ pub struct GatedDeltaNetConfig {
     pub n_key_heads: usize,
     /// How many heads values, gates and states have: a multiple of `n_key_heads`.
     pub n_value_heads: usize,
-    /// The width of a head's query and key.
+    /// A head's width for queries and keys.
     pub key_dim: usize,
-    /// The width of a head's value.
+    /// A head's width for values.
     pub value_dim: usize,
     /// How many positions a convolution reads.
     pub taps: usize,
     /// The largest `β`: 1, or 2 where a state may have negative eigenvalues (OLMo hybrid).
     pub strength: f64,
-    /// The norm of each head's result.
+    /// The norm over each head's result.
     pub norm: NormConfig,
-    /// The activation of the gate.
-    pub activation: Activation,
 }
 
 impl GatedDeltaNetConfig {
-    /// Returns a mixer with these numbers of key and value heads, and these widths of a key and of a value: convolutions of
-    /// four taps, an RMS norm, and SiLU for the gate.
+    /// Returns a mixer with `[n_key_heads, n_value_heads]` and `[key_dim, value_dim]`: convolutions of
+    /// four taps, and an RMS norm.
     pub fn new(d_model: usize, [n_key_heads, n_value_heads]: [usize; 2], dims: [usize; 2]) -> Self {
         let [key_dim, value_dim] = dims;
         Self {
@@ -60,7 +58,6 @@ impl GatedDeltaNetConfig {
             taps: 4,
             strength: 1.0,
             norm: NormConfig::rms_norm(value_dim, 1e-6),
-            activation: Activation::Silu,
         }
     }
 
@@ -69,18 +66,16 @@ impl GatedDeltaNetConfig {
         with_taps(taps: usize) => taps = taps;
         /// Sets the largest `β`.
         with_strength(strength: f64) => strength = strength;
-        /// Sets the norm of each head's result.
+        /// Sets the norm over each head's result.
         with_norm(norm: NormConfig) => norm = norm;
-        /// Sets the activation of the gate.
-        with_activation(activation: Activation) => activation = activation;
     }
 
-    /// Returns the width of all heads' keys.
+    /// Returns all heads' width for keys.
     pub fn keys_width(&self) -> usize {
         self.n_key_heads * self.key_dim
     }
 
-    /// Returns the width of all heads' values.
+    /// Returns all heads' width for values.
     pub fn values_width(&self) -> usize {
         self.n_value_heads * self.value_dim
     }

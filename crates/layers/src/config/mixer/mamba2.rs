@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::{MixerFacts, PaddedRows};
-use crate::config::{setters, size};
+use crate::config::{NormConfig, setters, size};
 use crate::error::{Error, Result};
 
-/// Mamba-2's state space model (Dao and Gu 2024, <https://arxiv.org/abs/2405.21060>), the mixer of most layers of
+/// Mamba-2's state space model (Dao and Gu 2024, <https://arxiv.org/abs/2405.21060>), the mixer in most layers of
 /// Granite 4 H and Bamba. Each head has a state `S`, `[state_dim, head_dim]`:
 ///
 /// ```text
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 ///
 /// `v`, `k` and `q` are the paper's `x`, `B` and `C`. The heads of a group share keys and queries. Convolutions are as in
 /// [`ShortConvolutionConfig`](crate::config::ShortConvolutionConfig). A cache holds the state and the last `taps - 1` rows
-/// of each convolution, whatever the length. Pass it to [`Mamba2::new`](crate::layers::Mamba2::new).
+/// for each convolution, whatever the length. Pass it to [`Mamba2::new`](crate::layers::Mamba2::new).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -27,29 +27,27 @@ pub struct Mamba2Config {
     pub d_model: usize,
     /// How many heads values, gates and states have.
     pub n_heads: usize,
-    /// The width of a head's value.
+    /// A head's width for values.
     pub head_dim: usize,
     /// How many groups of heads share keys and queries: a divisor of `n_heads`.
     pub n_groups: usize,
-    /// The width of a key and a query.
+    /// The width for keys and queries.
     pub state_dim: usize,
     /// How many positions a convolution reads.
     pub taps: usize,
-    /// The projections have biases.
-    pub bias: bool,
     /// The convolutions have biases.
     pub convolution_bias: bool,
     /// The smallest step.
     pub min_step: f64,
     /// The largest step, if it is limited.
     pub max_step: Option<f64>,
-    /// The eps of the norm; `None` if there is no norm (Falcon-H1).
-    pub norm_eps: Option<f64>,
+    /// The norm's eps.
+    pub norm_eps: f64,
 }
 
 impl Mamba2Config {
     /// Returns a mixer with these heads and their width, and one group with states of `state_dim`: convolutions of four
-    /// taps with biases, projections without, and steps of any length.
+    /// taps with biases, and steps of any length.
     pub fn new(d_model: usize, [n_heads, head_dim]: [usize; 2], state_dim: usize) -> Self {
         Self {
             d_model,
@@ -58,11 +56,10 @@ impl Mamba2Config {
             n_groups: 1,
             state_dim,
             taps: 4,
-            bias: false,
             convolution_bias: true,
             min_step: 0.0,
             max_step: None,
-            norm_eps: Some(1e-5),
+            norm_eps: 1e-5,
         }
     }
 
@@ -71,24 +68,22 @@ impl Mamba2Config {
         with_groups(n_groups: usize) => n_groups = n_groups;
         /// Sets how many positions a convolution reads.
         with_taps(taps: usize) => taps = taps;
-        /// Sets whether the projections have biases.
-        with_bias(bias: bool) => bias = bias;
         /// Sets whether the convolutions have biases.
         with_convolution_bias(bias: bool) => convolution_bias = bias;
         /// Sets the smallest step.
         with_min_step(step: f64) => min_step = step;
         /// Sets the largest step, or no limit.
         with_max_step(step: Option<f64>) => max_step = step;
-        /// Sets the norm's eps, or no norm.
-        with_norm_eps(eps: Option<f64>) => norm_eps = eps;
+        /// Sets the norm's eps.
+        with_norm_eps(eps: f64) => norm_eps = eps;
     }
 
-    /// Returns the width of all heads' values.
+    /// Returns all heads' width for values.
     pub fn values_width(&self) -> usize {
         self.n_heads * self.head_dim
     }
 
-    /// Returns the width of all groups' keys.
+    /// Returns all groups' width for keys.
     pub fn keys_width(&self) -> usize {
         self.n_groups * self.state_dim
     }
@@ -152,11 +147,6 @@ impl Mamba2Config {
                 "steps of Mamba-2 from {low} to {high}; expected a smallest and a largest one, from 0 on"
             ));
         }
-        match self.norm_eps {
-            Some(eps) if !(eps >= 0.0 && eps.is_finite()) => invalid(format!(
-                "the norm's eps of Mamba-2 is {eps}; expected a small number that is not negative"
-            )),
-            _ => Ok(()),
-        }
+        NormConfig::rms_norm(self.values_width() / groups, self.norm_eps).validate()
     }
 }

@@ -3,7 +3,7 @@
 use candle_blocks_kernels::recurrence::{Rule, StateHeads};
 use candle_core::{ModuleT, Result, Tensor};
 
-use super::recurrent::{ConvolvedBias, ConvolvedProjection, Decay, exact, in_heads, packed_norm};
+use super::recurrent::{ConvolvedProjection, Decay, exact, in_heads, packed_norm};
 use crate::config::{
     Activation, GatedDeltaNetConfig, LinearConfig, NormConfig, Precision, getters,
 };
@@ -73,12 +73,8 @@ impl GatedDeltaNet {
             )
         };
         let d_model = config.d_model;
-        let bias = ConvolvedBias {
-            projection: false,
-            convolution: false,
-        };
         let convolved =
-            |name, width| ConvolvedProjection::new(&vb, name, [d_model, width, config.taps], bias);
+            |name, width| ConvolvedProjection::new(&vb, name, [d_model, width, config.taps], false);
         let kind = (wide(vb.dtype()), vb.device());
         // An RMS norm divides by the length and multiplies by the root of the width.
         let root = (config.key_dim as f64).sqrt();
@@ -103,7 +99,7 @@ impl GatedDeltaNet {
     }
 
     getters! {
-        /// Heads, widths, taps, norm and gate.
+        /// Heads, widths, taps and norm.
         config(&self) -> &GatedDeltaNetConfig => &self.config;
     }
 
@@ -112,8 +108,8 @@ impl GatedDeltaNet {
         self.is_packed
     }
 
-    /// Returns the dimensions of each part of the state after the batch: the last rows of the three convolutions, and the
-    /// state of each value head.
+    /// Returns the dimensions of each part in the state after the batch: the three convolutions' last rows, and each value
+    /// head's state.
     pub(super) fn state_dims(&self) -> [Vec<usize>; 4] {
         let GatedDeltaNetConfig {
             taps,
@@ -216,7 +212,7 @@ impl GatedDeltaNet {
             .apply_in_place(in_heads(&read, self.config.value_dim)?)?;
         let x = pass.requested_rows(x.clone())?;
         let gate = self.gate.apply(&x, None, train)?;
-        let mixed = gate.gate(&read.reshape(dims)?, self.config.activation, None)?;
+        let mixed = gate.gate(&read.reshape(dims)?, Activation::Silu, None)?;
         self.output.apply(&mixed, residual, train)
     }
 

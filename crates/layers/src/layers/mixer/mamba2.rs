@@ -4,9 +4,7 @@ use candle_blocks_kernels::recurrence::{Rule, StateHeads};
 use candle_core::{DType, ModuleT, Result, Tensor};
 use candle_nn::Init;
 
-use super::recurrent::{
-    ConvolvedBias, ConvolvedProjection, Decay, in_heads, packed_norm, single, widened,
-};
+use super::recurrent::{ConvolvedProjection, Decay, in_heads, packed_norm, single, widened};
 use crate::config::{Activation, LinearConfig, Mamba2Config, NormConfig, Precision, getters};
 use crate::layers::packed::{Packing, check_evaluation, packs};
 use crate::layers::visit::parts;
@@ -38,7 +36,7 @@ pub struct Mamba2 {
     gate: Linear,
     decay: Decay,
     skip: Tensor,
-    norm: Option<GroupNorm>,
+    norm: GroupNorm,
     output: Linear,
     is_packed: bool,
 }
@@ -58,7 +56,7 @@ impl Mamba2 {
     /// `key` and `query` `[n_groups · state_dim, d_model]`, `decay` `[n_heads, d_model]` and `output`
     /// `[d_model, n_heads · head_dim]`; the convolutions `value_convolution`, `key_convolution` and `query_convolution`
     /// `[width, 1, taps]` as in `torch.nn.Conv1d`; `decay.bias`, `rate` and `skip` `[n_heads]`; and `norm`
-    /// `[n_heads · head_dim]`. If configured, projections (but `decay`) and convolutions have biases.
+    /// `[n_heads · head_dim]`. If configured, convolutions have biases.
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
@@ -69,28 +67,26 @@ impl Mamba2 {
             d_model,
             n_heads,
             taps,
-            bias,
             ..
         } = config;
         let (keys, values) = (config.keys_width(), config.values_width());
         let linear = |name, d_in, d_out| {
-            Linear::new(&LinearConfig::new(d_in, d_out).with_bias(bias), vb.pp(name))
+            Linear::new(
+                &LinearConfig::new(d_in, d_out).with_bias(false),
+                vb.pp(name),
+            )
         };
-        let biases = ConvolvedBias {
-            projection: bias,
-            convolution: config.convolution_bias,
-        };
+        let bias = config.convolution_bias;
         let convolved =
-            |name, width| ConvolvedProjection::new(&vb, name, [d_model, width, taps], biases);
+            |name, width| ConvolvedProjection::new(&vb, name, [d_model, width, taps], bias);
         let one = Init::Const(1.0);
-        let norm = config.norm_eps.map(|eps| {
-            let width = values / config.n_groups;
-            let ones = Tensor::ones(width, wide(vb.dtype()), vb.device())?;
-            Ok::<_, candle_core::Error>(GroupNorm {
-                unit: Norm::from_parts(ones, None, NormConfig::rms_norm(width, eps))?,
-                weight: vb.pp("norm").get_with_hints(values, "weight", one)?,
-            })
-        });
+        let width = values / config.n_groups;
+        let ones = Tensor::ones(width, wide(vb.dtype()), vb.device())?;
+        let unit = NormConfig::rms_norm(width, config.norm_eps);
+        let norm = GroupNorm {
+            unit: Norm::from_parts(ones, None, unit)?,
+            weight: vb.pp("norm").get_with_hints(values, "weight", one)?,
+        };
         Ok(Self {
             config: *config,
             value: convolved("value", values)?,
@@ -99,14 +95,14 @@ impl Mamba2 {
             gate: linear("gate", d_model, values)?,
             decay: Decay::new(&vb, "decay", [d_model, n_heads])?,
             skip: vb.pp("skip").get_with_hints(n_heads, "weight", one)?,
-            norm: norm.transpose()?,
+            norm,
             output: linear("output", values, d_model)?,
             is_packed: false,
         })
     }
 
     getters! {
-        /// Heads, widths, taps, biases and norm.
+        /// Heads, widths, taps, steps and norm.
         config(&self) -> &Mamba2Config => &self.config;
     }
 
@@ -115,8 +111,8 @@ impl Mamba2 {
         self.is_packed
     }
 
-    /// Returns the dimensions of each part of the state after the batch: the last rows of the three convolutions, and the
-    /// state of each head.
+    /// Returns the dimensions of each part in the state after the batch: the three convolutions' last rows, and each head's
+    /// state.
     pub(super) fn state_dims(&self) -> [Vec<usize>; 4] {
         let Mamba2Config {
             taps,
@@ -152,12 +148,10 @@ impl Mamba2 {
     }
 
     pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
-        let norm = self.norm.as_ref().map(|norm| {
-            Ok::<_, candle_core::Error>(GroupNorm {
-                unit: packed_norm(&norm.unit)?,
-                weight: single(&norm.weight)?,
-            })
-        });
+        let norm = GroupNorm {
+            unit: packed_norm(&self.norm.unit)?,
+            weight: single(&self.norm.weight)?,
+        };
         Ok(Self {
             config: self.config,
             value: self.value.packed(&packing.at("value"))?,
@@ -166,7 +160,7 @@ impl Mamba2 {
             gate: self.gate.packed(&packing.at("gate"))?,
             decay: self.decay.packed(&packing.at("decay"))?,
             skip: single(&self.skip)?,
-            norm: norm.transpose()?,
+            norm,
             output: self.output.packed(&packing.at("output"))?,
             is_packed: true,
         })
@@ -226,10 +220,7 @@ impl Mamba2 {
         let (dtype, x) = (x.dtype(), pass.requested_rows(x.clone())?);
         let gate = self.gate.apply(&x, None, train)?.widened()?;
         let mixed = gate.gate(&read, Activation::Silu, None)?;
-        let mixed = match &self.norm {
-            Some(norm) => norm.apply(mixed, dtype)?,
-            None => mixed.to_dtype(dtype)?,
-        };
+        let mixed = self.norm.apply(mixed, dtype)?;
         self.output.apply(&mixed, residual, train)
     }
 

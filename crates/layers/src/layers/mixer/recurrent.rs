@@ -1,4 +1,4 @@
-//! What recurrent mixers with a state for each head have in common: convolved projections, and the states' decay.
+//! Parts that recurrent mixers with a state for each head share: convolved projections, and the decay.
 
 use std::sync::Arc;
 
@@ -20,26 +20,19 @@ pub(super) struct ConvolvedProjection {
     bias: Option<Tensor>,
 }
 
-/// The biases of a [`ConvolvedProjection`].
-#[derive(Clone, Copy)]
-pub(super) struct ConvolvedBias {
-    pub projection: bool,
-    pub convolution: bool,
-}
-
 parts!(ConvolvedProjection: Self { projection, .. } => [projection] []);
 
 impl ConvolvedProjection {
-    /// Creates the projection `name` and the convolution `{name}_convolution`.
+    /// Creates the projection `name`, without a bias, and the convolution `{name}_convolution`.
     pub fn new(
         vb: &ParameterSource,
         name: &str,
         [d_in, width, taps]: [usize; 3],
-        bias: ConvolvedBias,
+        has_bias: bool,
     ) -> Result<Self> {
         let convolution = vb.pp(format_args!("{name}_convolution"));
-        let linear = LinearConfig::new(d_in, width).with_bias(bias.projection);
-        let of_convolution = bias.convolution.then(|| convolution.get(width, "bias"));
+        let linear = LinearConfig::new(d_in, width).with_bias(false);
+        let of_convolution = has_bias.then(|| convolution.get(width, "bias"));
         Ok(Self {
             projection: Linear::new(&linear, vb.pp(name))?,
             weight: convolution.get((width, 1, taps), "weight")?,
@@ -70,7 +63,7 @@ impl ConvolvedProjection {
     }
 }
 
-/// The decay of each head's state: `exp(-exp(rate) · step)` with `step = softplus(projection(x) + bias)`.
+/// Each head's decay: `exp(-exp(rate) · step)` with `step = softplus(projection(x) + bias)`.
 #[derive(Clone, Debug)]
 pub(super) struct Decay {
     projection: Linear,
@@ -99,7 +92,7 @@ impl Decay {
         steps.activate(Activation::Softplus)
     }
 
-    /// Returns the logarithms of the decay after these steps.
+    /// Returns the decay's logarithms for these steps.
     pub fn logarithms(&self, steps: &Value) -> Result<Value> {
         let rate = widened(&self.rate, steps.dtype())?;
         record("exp", &rate)?;
@@ -133,12 +126,12 @@ pub(super) fn exact(packing: &Packing) -> Packing {
     }
 }
 
-/// Returns a parameter of a packed layer.
+/// Returns a packed layer's parameter.
 pub(super) fn single(of: &Tensor) -> Result<Tensor> {
     plain(of)?.to_dtype(DType::F32)
 }
 
-/// Returns a norm of a packed layer.
+/// Returns a packed layer's norm.
 pub(super) fn packed_norm(of: &Norm) -> Result<Norm> {
     let bias = of.bias().map(single).transpose()?;
     Norm::from_parts(single(of.weight())?, bias, *of.config())

@@ -77,7 +77,7 @@ struct Position {
     write: Array,
 }
 
-/// What a position computes from the state before it.
+/// The values that a position computes from the state before it.
 struct Computed {
     decayed: Array,
     error: Array,
