@@ -55,6 +55,11 @@ fn pattern(role: &str) -> String {
 fn of_mixer(name: &str, mixer: &MixerConfig) -> Option<usize> {
     Some(match (mixer, name) {
         (MixerConfig::ShortConvolution(of), "taps") => of.taps,
+        (MixerConfig::GatedDeltaNet(of), "taps") => of.taps,
+        (MixerConfig::GatedDeltaNet(of), "n_key_heads") => of.n_key_heads,
+        (MixerConfig::GatedDeltaNet(of), "n_value_heads") => of.n_value_heads,
+        (MixerConfig::GatedDeltaNet(of), "key_dim") => of.key_dim,
+        (MixerConfig::GatedDeltaNet(of), "value_dim") => of.value_dim,
         (MixerConfig::Mamba2(of), "taps") => of.taps,
         (MixerConfig::Mamba2(of), "n_heads") => of.n_heads,
         (MixerConfig::Mamba2(of), "head_dim") => of.head_dim,

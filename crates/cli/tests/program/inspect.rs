@@ -162,6 +162,11 @@ fn expected(block: &BlockConfig) -> Expected {
             let biases = if of.bias { 5 } else { 0 };
             (4 * of.d_model + of.taps + biases) * of.d_model
         }
+        MixerConfig::GatedDeltaNet(of) => {
+            let convolved = of.values_width() + 2 * of.keys_width();
+            let projected = convolved + 2 * of.values_width() + 2 * of.n_value_heads;
+            projected * of.d_model + convolved * of.taps + 2 * of.n_value_heads + of.value_dim
+        }
         MixerConfig::Mamba2(of) => {
             let convolved = of.values_width() + 2 * of.keys_width();
             let projected = convolved + 2 * of.values_width() + of.n_heads;
