@@ -118,7 +118,6 @@ fn every_family_drops_what_transformers_drops() {
             "ernie4_5",
             "ernie4_5_moe",
             "internlm2",
-            "bamba",
             "lfm2",
             "lfm2-biases",
             "lfm2_moe",

@@ -1,7 +1,7 @@
 //! Gated delta rules.
 
 use candle_blocks_kernels::recurrence::{Rule, StateHeads};
-use candle_core::{ModuleT, Result, Tensor};
+use candle_core::{Device, ModuleT, Result, Tensor};
 
 use super::recurrent::{ConvolvedProjection, Decay, exact, in_heads, packed_norm};
 use crate::config::{
@@ -80,7 +80,8 @@ impl GatedDeltaNet {
         let root = (config.key_dim as f64).sqrt();
         let unit = |weight: f64| {
             let norm = NormConfig::rms_norm(config.key_dim, 1e-6 / config.key_dim as f64);
-            let weight = Tensor::full(weight as f32, config.key_dim, kind.1)?.to_dtype(kind.0)?;
+            let weight = Tensor::full(weight, config.key_dim, &Device::Cpu)?;
+            let weight = weight.to_dtype(kind.0)?.to_device(kind.1)?;
             Norm::from_parts(weight, None, norm)
         };
         Ok(Self {
