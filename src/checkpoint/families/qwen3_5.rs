@@ -11,11 +11,9 @@ use super::qwen_axes::by_axes;
 use super::qwen3_next::{block, sparse, table, with_expert_rules};
 
 pub(super) fn families() -> Vec<Family> {
-    let stacked_first: fn(&ConfigJson) -> Result<&'static [&'static str]> =
-        |_| Ok(&["*mlp.experts.gate_up_proj", "*mlp.experts.down_proj"]);
     let all = [
         table("qwen3_5_text", qwen3_5),
-        with_expert_rules(table("qwen3_5_moe_text", qwen3_5_moe)).new_names(stacked_first),
+        with_expert_rules(table("qwen3_5_moe_text", qwen3_5_moe)),
     ];
     all.map(|table| {
         table
