@@ -201,6 +201,10 @@ impl SimpleBackend for Fresh {
         }
         let mut stream = ChaCha12Rng::seed_from_u64(self.seed ^ digest(role));
         let mut values: Vec<f64> = match draw {
+            Distribution::LogOfCount => {
+                let counted = 1..=shape.elem_count();
+                counted.map(|count| (count as f64).ln()).collect()
+            }
             Distribution::Sinusoids => sinusoids(role, &shape)?,
             Distribution::PatchSinusoids => patch_sinusoids(role, &shape)?,
             _ => (0..shape.elem_count())
@@ -246,6 +250,7 @@ fn is_distribution(draw: Distribution) -> bool {
         Distribution::Constant(_)
         | Distribution::Layer
         | Distribution::TorchLinear
+        | Distribution::LogOfCount
         | Distribution::Sinusoids
         | Distribution::PatchSinusoids => true,
     }
@@ -300,6 +305,7 @@ fn sample(draw: Distribution, stream: &mut ChaCha12Rng) -> f64 {
         },
         Distribution::Layer
         | Distribution::TorchLinear
+        | Distribution::LogOfCount
         | Distribution::Sinusoids
         | Distribution::PatchSinusoids => {
             unreachable!("resolved into one of the others")

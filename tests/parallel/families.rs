@@ -156,7 +156,7 @@ fn divided_families_give_transformers_outputs_and_gradients() {
         "computed over all heads together",
         "computed over all hidden columns together",
         "which every rank would add",
-        "a short convolution is not divided among ranks",
+        "is not divided among ranks",
     ];
     let is_unknown = |reason: &&String| !known.iter().any(|known| reason.contains(known));
     let unknown: Vec<_> = refused.iter().filter(is_unknown).collect();

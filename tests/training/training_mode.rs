@@ -112,11 +112,13 @@ fn every_family_drops_what_transformers_drops() {
             "baichuan",
             "baichuan-2",
             "baichuan-alibi",
+            "bamba",
             "bert-jina",
             "bert-jina-code",
             "chatglm",
             "ernie4_5",
             "ernie4_5_moe",
+            "granitemoehybrid",
             "internlm2",
             "lfm2",
             "lfm2-biases",
@@ -124,10 +126,14 @@ fn every_family_drops_what_transformers_drops() {
             "lfm2_moe-biases",
             "minicpm",
             "nomic_bert-experts",
+            "olmo_hybrid",
             "opt-post-norm",
             "orion",
             "qwen",
-            "qwen2_vl_vision"
+            "qwen2_vl_vision",
+            "qwen3_5_moe_text",
+            "qwen3_5_text",
+            "qwen3_next"
         ],
         "run weights/export.py all"
     );

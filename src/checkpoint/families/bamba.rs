@@ -4,7 +4,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bamba/modeling_bamba.py>
 
 use super::llama::{biased_block, decoder, uniform};
-use super::mamba2::{mixer, rules};
+use super::mamba2::{initialization, mixer, rules};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -17,6 +17,7 @@ pub(super) fn family() -> Family {
         ])
         .block_rules(rules("mamba"))
         .replace_stack_rules([Rule::norm("final_norm", &["final_layernorm"])])
+        .initialization(initialization)
 }
 
 fn bamba(json: &ConfigJson) -> Result<StackConfig> {

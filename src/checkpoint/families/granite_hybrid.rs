@@ -4,7 +4,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/granitemoehybrid/modeling_granitemoehybrid.py>
 
 use super::granite::{granite, granitemoe, shared, shared_rules, stacked_experts, table};
-use super::mamba2::{FULL, LINEAR, mixer, rules};
+use super::mamba2::{FULL, LINEAR, initialization, mixer, rules};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -19,6 +19,7 @@ pub(super) fn family() -> Family {
         .block_rules(shared_rules())
         .block_rules(dense.concat())
         .block_rules(rules("mamba"))
+        .initialization(initialization)
 }
 
 fn granitemoehybrid(json: &ConfigJson) -> Result<StackConfig> {

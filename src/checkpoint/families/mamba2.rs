@@ -46,6 +46,16 @@ pub(super) fn rules(stem: &str) -> Vec<Rule> {
     rules
 }
 
+/// transformers' `BambaPreTrainedModel._init_weights`.
+pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
+    let one = Distribution::Constant(1.0);
+    let all = Initialization::normal(initializer_range::deviation(json, 0.02)?);
+    Ok(all
+        .with("*mamba.decay.bias", one)
+        .with("*mamba.skip.weight", one)
+        .with("*mamba.rate.weight", Distribution::LogOfCount))
+}
+
 /// Returns the mixer of a configuration with the keys `mamba_*`.
 pub(super) fn mixer(json: &ConfigJson, block: &BlockConfig) -> Result<Mamba2Config> {
     // The projection to the steps would have a bias beside `dt_bias`.

@@ -232,25 +232,27 @@ mod tests {
     fn the_parts_of_recurrent_mixers_lie_as_in_transformers() {
         let delta = GatedDeltaNetConfig::new(8, [2, 4], [3, 5]).into();
         let mamba = Mamba2Config::new(8, [4, 3], 5).with_groups(2).into();
+        // The starts and ends of a part in each group, and all features.
         let ranges = |mixer: &MixerConfig, layout, part| {
             let owner = PartOwner {
                 attention: None,
                 mixer: Some(mixer),
             };
             let features = Part::Mixer(layout, part).features(owner, 0).unwrap();
-            (features.ranges, features.total)
+            let ranges = features.ranges.iter().map(|range| [range.start, range.end]);
+            (ranges.collect::<Vec<_>>(), features.total)
         };
         use MixerLayout::*;
         let found = ranges(&delta, QueryKeyValueGateByHead, MixerPart::Value);
-        assert_eq!(found, (vec![6..16, 32..42], 52));
+        assert_eq!(found, (vec![[6, 16], [32, 42]], 52));
         let found = ranges(&delta, WriteDecayByHead, MixerPart::Decay);
-        assert_eq!(found, (vec![2..4, 6..8], 8));
+        assert_eq!(found, (vec![[2, 4], [6, 8]], 8));
         let found = ranges(&delta, QueryKeyValue, MixerPart::Value);
-        assert_eq!(found, (vec![12..32], 32));
+        assert_eq!(found, (vec![[12, 32]], 32));
         let found = ranges(&mamba, GateValueKeyQueryDecay, MixerPart::Query);
-        assert_eq!(found, (vec![34..44], 48));
+        assert_eq!(found, (vec![[34, 44]], 48));
         let found = ranges(&mamba, ValueKeyQuery, MixerPart::Key);
-        assert_eq!(found, (vec![12..22], 32));
+        assert_eq!(found, (vec![[12, 22]], 32));
     }
 
     /// transformers' `Qwen3_5Attention`: `q_proj(x).view(.., heads, 2 * head_dim).chunk(2, -1)`.

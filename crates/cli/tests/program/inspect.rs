@@ -165,17 +165,13 @@ fn expected(block: &BlockConfig) -> Expected {
         MixerConfig::GatedDeltaNet(of) => {
             let convolved = of.values_width() + 2 * of.keys_width();
             let projected = convolved + 2 * of.values_width() + 2 * of.n_value_heads;
-            projected * of.d_model + convolved * of.taps + 2 * of.n_value_heads + of.value_dim
+            projected * of.d_model + convolved * of.taps + 2 * of.n_value_heads
         }
         MixerConfig::Mamba2(of) => {
             let convolved = of.values_width() + 2 * of.keys_width();
             let projected = convolved + 2 * of.values_width() + of.n_heads;
             let biases = if of.convolution_bias { convolved } else { 0 };
-            projected * of.d_model
-                + convolved * of.taps
-                + biases
-                + 3 * of.n_heads
-                + of.values_width()
+            projected * of.d_model + convolved * of.taps + biases + 3 * of.n_heads
         }
         other => attention(other.attention().unwrap()),
     };

@@ -39,7 +39,7 @@ pub struct Memory<'a, T> {
 }
 
 /// Returns how many elements [`Memory`] has at most.
-pub fn memory_len<T>(key_dim: usize) -> usize {
+pub fn memory_len(key_dim: usize) -> usize {
     key_dim * (2 * MAX_LANES + 1)
 }
 

@@ -213,7 +213,7 @@ where
         let threads = cpu.for_work(self.work()).threads;
         parallel::for_tasks(threads, self.sequences.len() * n_values, |task| {
             let (sequence, head) = (task / n_values, task % n_values);
-            lend(STATE, columns::memory_len::<T>(key_dim), |memory| {
+            lend(STATE, columns::memory_len(key_dim), |memory| {
                 cpu.isa.enter(Forward {
                     of: self,
                     at: (sequence, head),

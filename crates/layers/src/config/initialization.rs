@@ -49,6 +49,8 @@ pub enum Distribution {
         /// The bound that replaces smaller steps.
         floor: f64,
     },
+    /// Not random: the logarithms of 1, 2, 3 and so on (Mamba-2's rates).
+    LogOfCount,
     /// Not random: sines, then cosines for each position, with wavelengths from 2π to 20,000π (Whisper's position
     /// table).
     Sinusoids,

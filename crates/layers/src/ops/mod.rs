@@ -109,9 +109,9 @@ pub use peak::peak_flops;
 pub(crate) use peak::weight_format;
 #[doc(hidden)]
 pub use ranks::{Partial, RankOf, Ranks, mark_parts, part_of};
-pub(crate) use recorder::record;
 #[doc(hidden)]
 pub use recorder::{Operation, recorded};
+pub(crate) use recorder::{record, record_conversion};
 #[doc(hidden)]
 pub(crate) use recurrence::Recurrence;
 pub use rotary::rotate;

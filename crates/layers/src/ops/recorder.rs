@@ -85,6 +85,14 @@ pub(crate) fn record(name: &'static str, of: &Tensor) -> Result<()> {
     }
 }
 
+/// Records a conversion outside [`Array`](super::array::Array). Errors as for [`issued`].
+pub(crate) fn record_conversion(of: &Tensor, to: DType) -> Result<()> {
+    match route(of.device()) {
+        Route::Kernels => Ok(()),
+        Route::Composed => issued("to_dtype", &[of], Some(to)),
+    }
+}
+
 /// Records a transfer. Errors as for [`issued`].
 #[doc(hidden)]
 pub fn moved(direction: Transfer, tensor: &Tensor) -> Result<()> {

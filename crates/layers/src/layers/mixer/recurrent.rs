@@ -9,7 +9,7 @@ use candle_nn::Init;
 use crate::config::{Activation, LinearConfig};
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource, linear::packed::plain, packed::Packing};
-use crate::ops::{TapTable, Value, record};
+use crate::ops::{TapTable, Value, record, record_conversion};
 
 /// A projection, a short convolution of its rows, and SiLU.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ impl Decay {
 /// Returns a parameter in another type, through the graph.
 pub(super) fn widened(of: &Tensor, dtype: DType) -> Result<Tensor> {
     if of.dtype() != dtype {
-        record("to_dtype", of)?;
+        record_conversion(of, dtype)?;
     }
     of.to_dtype(dtype)
 }
