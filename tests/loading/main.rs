@@ -46,6 +46,7 @@ mod heads;
 mod hub;
 mod larger_models;
 mod loader_errors;
+mod mamba2_keys;
 mod names_of_hub;
 mod native_files;
 mod odd_rotary;

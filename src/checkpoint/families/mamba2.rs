@@ -61,7 +61,7 @@ pub(super) fn mixer(json: &ConfigJson, block: &BlockConfig) -> Result<Mamba2Conf
     // The projection to the steps would have a bias beside `dt_bias`.
     json.only("mamba_proj_bias", &[false.into()])?;
     let d_model = block.d_model();
-    let n_heads = json.size_or(&["mamba_n_heads"], 128)?;
+    let n_heads = json.width_or(&["mamba_n_heads"], 128)?;
     let width = json.size_or(&["mamba_expand"], 2)? * d_model;
     let head_dim = match json.at("mamba_d_head") {
         None | Some(Value::Null) => width / n_heads,
