@@ -1,7 +1,7 @@
 //! A recurrence's gradients. The states within a chunk are computed again from the snapshot before it.
 
-use super::columns::{self, Columns, Pair};
-use super::forward::{CHUNK, Recurrence, Rule, StateHeads, Typed, first_snapshots};
+use super::columns::{self, Columns, Pair, Rule};
+use super::forward::{CHUNK, Recurrence, StateHeads, Typed, first_snapshots};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};
@@ -228,13 +228,10 @@ impl<'a, T: Real> Backward<'a, T> {
             let key = self.of.key(row, key_head);
             let states = memory.states[i * len..(i + 2) * len].as_mut_ptr();
             // SAFETY: two states are within the memory, one after the other.
-            let [_, after] = unsafe {
-                let states = [states, states.add(len)];
-                columns::update_at::<_, _, true>(level, states, [key, key, next], decay, delta)
+            [_, reads] = unsafe {
+                let (states, keys) = ([states, states.add(len)], [key, key, next]);
+                columns::update_at(level, self.of.rule, states, keys, decay, delta)
             };
-            if self.of.rule == Rule::Delta {
-                reads = after;
-            }
         }
     }
 
@@ -255,8 +252,7 @@ impl<'a, T: Real> Backward<'a, T> {
         let (decay, write) = self.of.factors(row, head);
         let error = columns::load(level, memory.errors, i * lanes);
         let delta = columns::times(level, write, error);
-        let at = (row as usize * heads.n_values + head) * heads.value_dim;
-        let dy = columns.vectors(level, &self.dy[at..at + heads.value_dim]);
+        let dy = columns.vectors(level, self.of.of_value_head(self.dy, row, head));
         let [key, query] = [self.of.key(row, key_head), self.of.query(row, key_head)];
         let (before, after) = memory.states[i * len..(i + 2) * len].split_at(len);
 

@@ -5,6 +5,15 @@ use std::ops::Range;
 use crate::threads::Target;
 use crate::vectors::{MAX_LANES, Real, Vectors};
 
+/// The term that a position adds to a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// `k ⊗ β (v - α Sᵀ k)`: the gated delta rule.
+    Delta,
+    /// `k ⊗ β v`: a sum that decays.
+    Sum,
+}
+
 /// Two vectors of columns.
 pub type Pair<V> = [V; 2];
 
@@ -188,11 +197,12 @@ pub fn read<T: Real, L: Vectors<T>>(level: L, state: &[T], key: &[T]) -> Pair<L:
     add(level, sums[0], sums[1])
 }
 
-/// Replaces `S` by `decay · S + k ⊗ delta`, and returns `Sᵀ q` and, if `READS`, `Sᵀ next`. `keys` are `k`, `q` and
-/// `next`.
+/// Replaces `S` by `decay · S + k ⊗ delta`, and returns `Sᵀ q` and what the next position's error reads: by the delta
+/// rule `Sᵀ next`, else zeros. `keys` are `k`, `q` and `next`.
 #[inline(always)]
-pub fn update<T: Real, L: Vectors<T>, const READS: bool>(
+pub fn update<T: Real, L: Vectors<T>>(
     level: L,
+    rule: Rule,
     state: &mut [T],
     keys: [&[T]; 3],
     decay: T,
@@ -202,7 +212,7 @@ pub fn update<T: Real, L: Vectors<T>, const READS: bool>(
     assert!(keys.iter().all(|keys| keys.len() == n) && state.len() == n * 2 * L::LANES);
     let at = state.as_mut_ptr();
     // SAFETY: the assertion; rows are read before they are written.
-    unsafe { update_at::<T, L, READS>(level, [at, at], keys, decay, delta) }
+    unsafe { update_at(level, rule, [at, at], keys, decay, delta) }
 }
 
 /// Like [`update`], from one state to another.
@@ -210,7 +220,29 @@ pub fn update<T: Real, L: Vectors<T>, const READS: bool>(
 /// # Safety
 /// Both states have two vectors for each element in the keys. They are the same memory, or do not overlap.
 #[inline(always)]
-pub unsafe fn update_at<T: Real, L: Vectors<T>, const READS: bool>(
+pub unsafe fn update_at<T: Real, L: Vectors<T>>(
+    level: L,
+    rule: Rule,
+    states: [*mut T; 2],
+    keys: [&[T]; 3],
+    decay: T,
+    delta: Pair<L::Vector>,
+) -> [Pair<L::Vector>; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match rule {
+            Rule::Delta => update_rows::<T, L, true>(level, states, keys, decay, delta),
+            Rule::Sum => update_rows::<T, L, false>(level, states, keys, decay, delta),
+        }
+    }
+}
+
+/// [`update_at`], which returns `Sᵀ next` if `READS`, else zeros.
+///
+/// # Safety
+/// Same as for [`update_at`].
+#[inline(always)]
+unsafe fn update_rows<T: Real, L: Vectors<T>, const READS: bool>(
     level: L,
     [from, to]: [*mut T; 2],
     keys: [&[T]; 3],

@@ -4,7 +4,7 @@
 //! that each position costs four operations for an element, about as many as a form with products for chunks takes
 //! (Yang et al. 2024, <https://arxiv.org/abs/2406.06484>). A sequence in pieces has the same bits as in one piece.
 
-use super::columns::{self, Columns, Memory};
+use super::columns::{self, Columns, Memory, Rule};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};
@@ -40,19 +40,7 @@ impl StateHeads {
 
 /// Returns how many snapshots a training pass takes.
 pub fn n_snapshots(sequences: &[Vec<u32>]) -> usize {
-    sequences
-        .iter()
-        .map(|rows| rows.len().div_ceil(CHUNK))
-        .sum()
-}
-
-/// The term that a position adds to a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// `k ⊗ β (v - α Sᵀ k)`: the gated delta rule.
-    Delta,
-    /// `k ⊗ β v`: a sum that decays.
-    Sum,
+    sequences.iter().map(|rows| snapshots_of(rows)).sum()
 }
 
 /// Returns each sequence's first snapshot.
@@ -60,10 +48,14 @@ pub(super) fn first_snapshots(sequences: &[Vec<u32>]) -> Vec<usize> {
     let mut next = 0;
     let of = |rows: &Vec<u32>| {
         let first = next;
-        next += rows.len().div_ceil(CHUNK);
+        next += snapshots_of(rows);
         first
     };
     sequences.iter().map(of).collect()
+}
+
+fn snapshots_of(rows: &[u32]) -> usize {
+    rows.len().div_ceil(CHUNK)
 }
 
 /// A recurrence over several sequences' rows, in f32 or f64. For each value head, `S = α S + k ⊗ ..` by its
@@ -163,19 +155,38 @@ impl<T> Typed<'_, T> {
     }
 
     pub fn query(&self, row: u32, key_head: usize) -> &[T] {
-        let at = row as usize * self.heads.n_keys + key_head;
-        &self.query[at * self.heads.key_dim..][..self.heads.key_dim]
+        let StateHeads {
+            n_keys, key_dim, ..
+        } = self.heads;
+        of_head(self.query, row, (key_head, n_keys), key_dim)
     }
 
     pub fn key(&self, row: u32, key_head: usize) -> &[T] {
-        let at = row as usize * self.heads.n_keys + key_head;
-        &self.key[at * self.heads.key_dim..][..self.heads.key_dim]
+        let StateHeads {
+            n_keys, key_dim, ..
+        } = self.heads;
+        of_head(self.key, row, (key_head, n_keys), key_dim)
     }
 
     pub fn value(&self, row: u32, head: usize) -> &[T] {
-        let at = row as usize * self.heads.n_values + head;
-        &self.value[at * self.heads.value_dim..][..self.heads.value_dim]
+        self.of_value_head(self.value, row, head)
     }
+
+    /// Returns a value head's part of a row with all value heads.
+    pub fn of_value_head<'r>(&self, rows: &'r [T], row: u32, head: usize) -> &'r [T] {
+        let StateHeads {
+            n_values,
+            value_dim,
+            ..
+        } = self.heads;
+        of_head(rows, row, (head, n_values), value_dim)
+    }
+}
+
+/// Returns one of `n` heads in a row.
+fn of_head<T>(rows: &[T], row: u32, (head, n): (usize, usize), width: usize) -> &[T] {
+    let at = row as usize * n + head;
+    &rows[at * width..][..width]
 }
 
 impl<T: Real> Typed<'_, T> {
@@ -295,10 +306,7 @@ impl<T: Real> Forward<'_, T> {
                 let key = self.of.key(row, key_head);
                 let keys = [key, self.of.query(row, key_head), next];
                 let y;
-                [y, reads] = match self.of.rule {
-                    Rule::Delta => columns::update::<_, _, true>(level, state, keys, decay, delta),
-                    Rule::Sum => columns::update::<_, _, false>(level, state, keys, decay, delta),
-                };
+                [y, reads] = columns::update(level, self.of.rule, state, keys, decay, delta);
                 let to = columns.of_head(head, value_dim);
                 // SAFETY: only this task writes this head's columns in the rows of its sequence.
                 let to = unsafe { self.y.piece(row as usize, to) };

@@ -5,7 +5,8 @@ mod columns;
 mod forward;
 
 pub use backward::RecurrenceGradients;
-pub use forward::{CHUNK, Recurrence, Rule, StateHeads, n_snapshots};
+pub use columns::Rule;
+pub use forward::{CHUNK, Recurrence, StateHeads, n_snapshots};
 
 #[cfg(test)]
 mod speed;
