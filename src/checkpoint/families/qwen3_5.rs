@@ -42,7 +42,8 @@ fn projections() -> Vec<Rule> {
 
 fn qwen3_5(json: &ConfigJson) -> Result<StackConfig> {
     let stack = uniform(json, block(json)?)?;
-    turned(json, with_mixers(json, stack)?)
+    let stack = with_mixers(json, stack)?;
+    by_axes(json, stack, AxesOrder::Interleaved, [11, 11, 10])
 }
 
 fn qwen3_5_moe(json: &ConfigJson) -> Result<StackConfig> {
@@ -54,8 +55,4 @@ fn qwen3_5_moe(json: &ConfigJson) -> Result<StackConfig> {
         .with("norm_topk_prob", true)
         .with("intermediate_size", width);
     sparse(json, qwen3_5(json)?)
-}
-
-fn turned(json: &ConfigJson, stack: StackConfig) -> Result<StackConfig> {
-    by_axes(json, stack, AxesOrder::Interleaved, [11, 11, 10])
 }

@@ -46,6 +46,21 @@ pub struct HeadLayout {
     pub head_dim: usize,
 }
 
+impl MixerFacts {
+    /// Returns the properties of a recurrent mixer whose state has this many elements.
+    pub(super) fn recurrent(d_model: usize, state: usize) -> Self {
+        Self {
+            d_model,
+            is_causal: true,
+            reads_positions: false,
+            shares_from: None,
+            padding: PaddedRows::LeftOut,
+            state: Some(state),
+            heads: None,
+        }
+    }
+}
+
 impl AttentionConfig {
     /// Returns the properties by which other parts of a model know this attention.
     #[doc(hidden)]

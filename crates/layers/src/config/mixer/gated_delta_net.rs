@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{MixerFacts, PaddedRows};
+use super::MixerFacts;
 use crate::config::{NormConfig, setters, size};
 use crate::error::{Error, Result};
 
@@ -91,17 +91,11 @@ impl GatedDeltaNetConfig {
     /// Returns the properties by which other parts of a model know this mixer.
     pub(super) fn facts(&self) -> MixerFacts {
         let convolved = 2 * self.keys_width() + self.values_width();
-        MixerFacts {
-            d_model: self.d_model,
-            is_causal: true,
-            reads_positions: false,
-            shares_from: None,
-            padding: PaddedRows::LeftOut,
-            state: Some(
-                self.taps.saturating_sub(1) * convolved + self.values_width() * self.key_dim,
-            ),
-            heads: None,
-        }
+        let state = self.values_width() * self.key_dim;
+        MixerFacts::recurrent(
+            self.d_model,
+            self.taps.saturating_sub(1) * convolved + state,
+        )
     }
 
     /// Checks the sizes.

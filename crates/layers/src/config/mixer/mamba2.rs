@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{MixerFacts, PaddedRows};
+use super::MixerFacts;
 use crate::config::{NormConfig, setters, size};
 use crate::error::{Error, Result};
 
@@ -105,15 +105,10 @@ impl Mamba2Config {
     pub(super) fn facts(&self) -> MixerFacts {
         let convolved = 2 * self.keys_width() + self.values_width();
         let state = self.values_width() * self.state_dim;
-        MixerFacts {
-            d_model: self.d_model,
-            is_causal: true,
-            reads_positions: false,
-            shares_from: None,
-            padding: PaddedRows::LeftOut,
-            state: Some(self.taps.saturating_sub(1) * convolved + state),
-            heads: None,
-        }
+        MixerFacts::recurrent(
+            self.d_model,
+            self.taps.saturating_sub(1) * convolved + state,
+        )
     }
 
     /// Checks the sizes.

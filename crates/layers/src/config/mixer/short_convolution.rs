@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{MixerFacts, PaddedRows};
+use super::MixerFacts;
 use crate::config::{setters, size};
 use crate::error::Result;
 
@@ -46,15 +46,7 @@ impl ShortConvolutionConfig {
 
     /// Returns the properties by which other parts of a model know this mixer.
     pub(super) fn facts(&self) -> MixerFacts {
-        MixerFacts {
-            d_model: self.d_model,
-            is_causal: true,
-            reads_positions: false,
-            shares_from: None,
-            padding: PaddedRows::LeftOut,
-            state: Some(self.taps.saturating_sub(1) * self.d_model),
-            heads: None,
-        }
+        MixerFacts::recurrent(self.d_model, self.taps.saturating_sub(1) * self.d_model)
     }
 
     /// Checks the sizes.

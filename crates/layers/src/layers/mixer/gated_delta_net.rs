@@ -3,7 +3,7 @@
 use candle_blocks_kernels::recurrence::{Rule, StateHeads};
 use candle_core::{Device, ModuleT, Result, Tensor};
 
-use super::recurrent::{ConvolvedProjection, Decay, exact, in_heads, packed_norm};
+use super::recurrent::{ConvolvedProjection, Decay, RecurrentPass, in_heads, packed_norm};
 use crate::config::{
     Activation, GatedDeltaNetConfig, LinearConfig, NormConfig, Precision, getters,
 };
@@ -11,7 +11,7 @@ use crate::layers::packed::{Packing, check_evaluation, packs};
 use crate::layers::visit::parts;
 use crate::layers::{ForwardContext, Linear, Norm, ParameterSource};
 use crate::layers::{pass::Origin, pass::Pass, state::LayerState};
-use crate::ops::{Recurrence, Value, wide};
+use crate::ops::{Value, wide};
 
 /// A gated delta rule (Gated DeltaNet). [`GatedDeltaNetConfig`] has the formula.
 ///
@@ -154,7 +154,7 @@ impl GatedDeltaNet {
             key: self.key.packed(&packing.at("key"))?,
             value: self.value.packed(&packing.at("value"))?,
             gate: self.gate.packed(&packing.at("gate"))?,
-            write: self.write.packed(&exact(packing).at("write"))?,
+            write: self.write.packed(&packing.exact().at("write"))?,
             decay: self.decay.packed(&packing.at("decay"))?,
             units: [of_query?, of_key?],
             norm: packed_norm(&self.norm)?,
@@ -175,36 +175,16 @@ impl GatedDeltaNet {
         if self.is_packed {
             check_evaluation(train)?;
         }
-        let state = state.map(LayerState::as_recurrent).transpose()?;
-        let earlier = |part: usize| state.as_ref().and_then(|state| state.tensor(part));
-        let table = pass.tap_table(self.config.taps, earlier(0).is_some())?;
-        let mut after = Vec::new();
-        let mut convolved = |part: usize, of: &ConvolvedProjection| {
-            of.apply((x, train), earlier(part), &table, &mut after)
-        };
-        let query = self.of_length(0, &convolved(0, &self.query)?)?;
-        let key = self.of_length(1, &convolved(1, &self.key)?)?;
-        let value = convolved(2, &self.value)?;
+        let mut states = RecurrentPass::new(self.config.taps, x, pass, state)?;
+        let query = self.of_length(0, &states.convolved(&self.query)?)?;
+        let key = self.of_length(1, &states.convolved(&self.key)?)?;
+        let value = states.convolved(&self.value)?;
         let decay = self.decay.logarithms(&self.decay.steps(x, train)?)?;
         let write = self.write.apply(x, None, train)?.widened()?;
         let write = write.activate(Activation::Sigmoid)?;
         let write = write.scale(self.config.strength)?;
-        let delta = Recurrence {
-            rule: Rule::Delta,
-            heads: self.heads(),
-            query: &query,
-            key: &key,
-            value: &value,
-            decay: &decay,
-            write: &write,
-            state: earlier(3),
-            rows: &pass.sequence_rows()?,
-        };
-        let (read, states) = delta.compute()?;
-        if let Some(state) = state {
-            after.push(states);
-            state.advance(pass.seen + pass.seq, after);
-        }
+        let inputs = [&query, &key, &value];
+        let read = states.recur(Rule::Delta, self.heads(), inputs, [&decay, &write])?;
 
         let read = pass.requested_rows(read.to_dtype(x.dtype())?)?;
         let dims = read.dims().to_vec();

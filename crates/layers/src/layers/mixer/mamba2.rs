@@ -4,13 +4,14 @@ use candle_blocks_kernels::recurrence::{Rule, StateHeads};
 use candle_core::{DType, ModuleT, Result, Tensor};
 use candle_nn::Init;
 
-use super::recurrent::{ConvolvedProjection, Decay, in_heads, packed_norm, single, widened};
+use super::recurrent::{ConvolvedProjection, Decay, RecurrentPass};
+use super::recurrent::{in_heads, packed_norm, single, widened};
 use crate::config::{Activation, LinearConfig, Mamba2Config, NormConfig, Precision, getters};
 use crate::layers::packed::{Packing, check_evaluation, packs};
 use crate::layers::visit::parts;
 use crate::layers::{ForwardContext, Linear, Norm, ParameterSource};
 use crate::layers::{pass::Origin, pass::Pass, state::LayerState};
-use crate::ops::{Recurrence, Value, record, wide};
+use crate::ops::{Value, record, wide};
 
 /// Mamba-2's state space model. [`Mamba2Config`] has the formula.
 ///
@@ -178,42 +179,18 @@ impl Mamba2 {
         if self.is_packed {
             check_evaluation(train)?;
         }
-        let state = state.map(LayerState::as_recurrent).transpose()?;
-        let earlier = |part: usize| state.as_ref().and_then(|state| state.tensor(part));
-        let table = pass.tap_table(self.config.taps, earlier(0).is_some())?;
-        let mut after = Vec::new();
-        let mut convolved = |part: usize, of: &ConvolvedProjection| {
-            of.apply((x, train), earlier(part), &table, &mut after)
-        };
-        let value = convolved(0, &self.value)?;
-        let key = convolved(1, &self.key)?;
-        let query = convolved(2, &self.query)?;
+        let mut states = RecurrentPass::new(self.config.taps, x, pass, state)?;
+        let value = states.convolved(&self.value)?;
+        let key = states.convolved(&self.key)?;
+        let query = states.convolved(&self.query)?;
         let mut steps = self.decay.steps(x, train)?;
         let limits = self.config.steps();
         if limits != [0.0, f64::INFINITY] {
             steps = steps.clamp(limits)?;
         }
-        let sums = Recurrence {
-            rule: Rule::Sum,
-            heads: StateHeads {
-                n_keys: self.config.n_groups,
-                n_values: self.config.n_heads,
-                key_dim: self.config.state_dim,
-                value_dim: self.config.head_dim,
-            },
-            query: &query,
-            key: &key,
-            value: &value,
-            decay: &self.decay.logarithms(&steps)?,
-            write: &steps,
-            state: earlier(3),
-            rows: &pass.sequence_rows()?,
-        };
-        let (read, states) = sums.compute()?;
-        if let Some(state) = state {
-            after.push(states);
-            state.advance(pass.seen + pass.seq, after);
-        }
+        let decay = self.decay.logarithms(&steps)?;
+        let inputs = [&query, &key, &value];
+        let read = states.recur(Rule::Sum, self.heads(), inputs, [&decay, &steps])?;
 
         let read = read.add(&value.multiply_rows(&self.skip_of_columns(value.dtype())?)?)?;
         let read = pass.requested_rows(read)?;
@@ -222,6 +199,15 @@ impl Mamba2 {
         let mixed = gate.gate(&read, Activation::Silu, None)?;
         let mixed = self.norm.apply(mixed, dtype)?;
         self.output.apply(&mixed, residual, train)
+    }
+
+    fn heads(&self) -> StateHeads {
+        StateHeads {
+            n_keys: self.config.n_groups,
+            n_values: self.config.n_heads,
+            key_dim: self.config.state_dim,
+            value_dim: self.config.head_dim,
+        }
     }
 
     /// Returns each head's factor for every column of its value.

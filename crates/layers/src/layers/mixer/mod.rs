@@ -145,9 +145,9 @@ impl Mixer {
                 let packed = attention.packed.as_ref();
                 state.check(packed.map(|packed| packed.cached(batch)))
             }
-            Self::ShortConvolution(of) => state.check_recurrent(batch, &[&of.state_dims()]),
-            Self::GatedDeltaNet(of) => state.check_recurrent(batch, &refs(&of.state_dims())),
-            Self::Mamba2(of) => state.check_recurrent(batch, &refs(&of.state_dims())),
+            Self::ShortConvolution(of) => state.check_recurrent(batch, &of.state_dims()),
+            Self::GatedDeltaNet(of) => state.check_recurrent(batch, &of.state_dims()),
+            Self::Mamba2(of) => state.check_recurrent(batch, &of.state_dims()),
         }
     }
 
@@ -166,10 +166,6 @@ impl Mixer {
             Self::Mamba2(mamba) => mamba.apply(x, pass, state, residual),
         }
     }
-}
-
-fn refs(dims: &[Vec<usize>]) -> Vec<&[usize]> {
-    dims.iter().map(Vec::as_slice).collect()
 }
 
 impl ModuleT for Mixer {

@@ -1,15 +1,18 @@
-//! Parts that recurrent mixers with a state for each head share: convolved projections, and the decay.
+//! Parts that recurrent mixers with a state for each head share: convolved projections, the decay, and a pass over the
+//! state.
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::products::WeightFormat;
+use candle_blocks_kernels::recurrence::{Rule, StateHeads};
 use candle_core::{DType, Result, Tensor};
 use candle_nn::Init;
 
 use crate::config::{Activation, LinearConfig};
+use crate::layers::state::{LayerState, Recurrent};
 use crate::layers::visit::parts;
-use crate::layers::{Linear, Norm, ParameterSource, linear::packed::plain, packed::Packing};
-use crate::ops::{TapTable, Value, record, record_conversion};
+use crate::layers::{Linear, Norm, ParameterSource, pass::Pass};
+use crate::layers::{linear::packed::plain, packed::Packing};
+use crate::ops::{Recurrence, TapTable, Value, record, record_conversion};
 
 /// A projection, a short convolution of its rows, and SiLU.
 #[derive(Clone, Debug)]
@@ -40,26 +43,89 @@ impl ConvolvedProjection {
         })
     }
 
-    /// Returns the rows in f32 or f64, and appends those that precede the next pass's to `after`.
-    pub fn apply(
-        &self,
-        (x, train): (&Value, bool),
-        earlier: Option<&Tensor>,
-        table: &Arc<TapTable>,
-        after: &mut Vec<Tensor>,
-    ) -> Result<Value> {
-        let rows = self.projection.apply(x, None, train)?;
-        after.push(rows.rows_after(earlier, table)?);
-        let mixed = rows.convolve(&self.weight, self.bias.as_ref(), earlier, table)?;
-        mixed.activate(Activation::Silu)?.widened()
-    }
-
     pub fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(Self {
             projection: self.projection.packed(packing)?,
             weight: single(&self.weight)?,
             bias: self.bias.as_ref().map(single).transpose()?,
         })
+    }
+}
+
+/// A pass through the convolutions and the recurrence of one mixer, in the order of its state's tensors.
+pub(super) struct RecurrentPass<'a> {
+    x: &'a Value,
+    pass: &'a Pass<'a>,
+    state: Option<&'a mut Recurrent>,
+    table: Arc<TapTable>,
+    /// The state after the pass, as far as it is computed.
+    after: Vec<Tensor>,
+}
+
+impl<'a> RecurrentPass<'a> {
+    /// Begins a pass of a mixer whose convolutions have this number of taps.
+    pub fn new(
+        taps: usize,
+        x: &'a Value,
+        pass: &'a Pass,
+        state: Option<&'a mut LayerState>,
+    ) -> Result<Self> {
+        let state = state.map(LayerState::as_recurrent).transpose()?;
+        let has_state = state
+            .as_ref()
+            .is_some_and(|state| state.tensor(0).is_some());
+        Ok(Self {
+            x,
+            pass,
+            state,
+            table: pass.tap_table(taps, has_state)?,
+            after: Vec::new(),
+        })
+    }
+
+    /// Returns the next tensor of the state before the pass.
+    fn earlier(&self) -> Option<&Tensor> {
+        self.state.as_ref()?.tensor(self.after.len())
+    }
+
+    /// Returns a convolved projection's rows in f32 or f64.
+    pub fn convolved(&mut self, by: &ConvolvedProjection) -> Result<Value> {
+        let rows = by
+            .projection
+            .apply(self.x, None, self.pass.context.train())?;
+        let (earlier, table) = (self.earlier(), &self.table);
+        let after = rows.rows_after(earlier, table)?;
+        let mixed = rows.convolve(&by.weight, by.bias.as_ref(), earlier, table)?;
+        self.after.push(after);
+        mixed.activate(Activation::Silu)?.widened()
+    }
+
+    /// Computes the recurrence for queries, keys and values, and for the decay's logarithms and the strengths of writing,
+    /// and replaces the state.
+    pub fn recur(
+        mut self,
+        rule: Rule,
+        heads: StateHeads,
+        [query, key, value]: [&Value; 3],
+        [decay, write]: [&Value; 2],
+    ) -> Result<Value> {
+        let recurrence = Recurrence {
+            rule,
+            heads,
+            query,
+            key,
+            value,
+            decay,
+            write,
+            state: self.earlier(),
+            rows: &self.pass.sequence_rows()?,
+        };
+        let (read, states) = recurrence.compute()?;
+        self.after.push(states);
+        if let Some(state) = self.state {
+            state.advance(self.pass.seen + self.pass.seq, self.after);
+        }
+        Ok(read)
     }
 }
 
@@ -103,7 +169,7 @@ impl Decay {
     /// The projection stays in f32 in every precision: few weights, on which all later positions depend.
     pub fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(Self {
-            projection: self.projection.packed(&exact(packing))?,
+            projection: self.projection.packed(&packing.exact())?,
             bias: single(&self.bias)?,
             rate: single(&self.rate)?,
         })
@@ -116,14 +182,6 @@ pub(super) fn widened(of: &Tensor, dtype: DType) -> Result<Tensor> {
         record_conversion(of, dtype)?;
     }
     of.to_dtype(dtype)
-}
-
-/// Returns the packing in f32.
-pub(super) fn exact(packing: &Packing) -> Packing {
-    Packing {
-        format: Some(WeightFormat::F32),
-        ..packing.clone()
-    }
 }
 
 /// Returns a packed layer's parameter.

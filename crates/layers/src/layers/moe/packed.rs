@@ -3,9 +3,9 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use candle_blocks_kernels::memory::lend;
 use candle_blocks_kernels::rows::{ActivationFunction, Source, softmax};
 use candle_blocks_kernels::{Cpu, scratch};
-use candle_blocks_kernels::{memory::lend, products::WeightFormat};
 use candle_core::Result;
 
 use crate::config::{ExpertWeighting, Precision, RoutingConfig, RoutingScores, RoutingWeights};
@@ -53,10 +53,7 @@ impl PackedTogether for PackedMixture {
 
 impl MixtureOfExperts {
     pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
-        let exact = Packing {
-            format: Some(WeightFormat::F32),
-            ..packing.clone()
-        };
+        let exact = packing.exact();
         let experts = self.experts.iter().enumerate();
         let experts = experts.map(|(e, of)| of.packed(&packing.at(format_args!("experts.{e}"))));
         let experts = experts.collect::<Result<Vec<_>>>()?;

@@ -125,6 +125,14 @@ impl Packing {
         Ok(())
     }
 
+    /// Returns the packing in f32 for weights that no precision rounds.
+    pub(in crate::layers) fn exact(&self) -> Self {
+        Self {
+            format: Some(WeightFormat::F32),
+            ..self.clone()
+        }
+    }
+
     /// Returns the packing for a stack's block.
     pub(crate) fn of_block(&self, i: usize) -> Self {
         self.at(format_args!("blocks.{i}"))

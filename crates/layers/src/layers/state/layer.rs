@@ -111,7 +111,7 @@ impl LayerState {
     ///
     /// # Errors
     /// Same as [`Recurrent::check`], or if the state is another mixer's.
-    pub fn check_recurrent(&self, batch: usize, dims: &[&[usize]]) -> Result<()> {
+    pub fn check_recurrent(&self, batch: usize, dims: &[Vec<usize>]) -> Result<()> {
         match self {
             Self::Recurrent(state) => state.check(batch, dims),
             _ => wrong_stack(),

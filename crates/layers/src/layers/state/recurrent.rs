@@ -35,12 +35,12 @@ impl Recurrent {
     /// # Errors
     /// If the state belongs to another number of sequences, or its tensors have other dimensions than `dims` after the
     /// batch.
-    pub fn check(&self, batch: usize, dims: &[&[usize]]) -> Result<()> {
+    pub fn check(&self, batch: usize, dims: &[Vec<usize>]) -> Result<()> {
         let Some(now) = &self.now else {
             return Ok(());
         };
         let found = now.tensors.iter().map(Tensor::dims);
-        let expected = dims.iter().map(|dims| [&[batch], *dims].concat());
+        let expected = dims.iter().map(|dims| [&[batch], &dims[..]].concat());
         if found.clone().eq(expected.clone()) {
             return Ok(());
         }

@@ -88,8 +88,8 @@ impl ShortConvolution {
     }
 
     /// Returns the state's dimensions after the batch.
-    pub(super) fn state_dims(&self) -> [usize; 2] {
-        [self.config.taps - 1, self.config.d_model]
+    pub(super) fn state_dims(&self) -> [Vec<usize>; 1] {
+        [vec![self.config.taps - 1, self.config.d_model]]
     }
 
     /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
