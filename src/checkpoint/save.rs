@@ -20,8 +20,8 @@ use std::{fs, path::Path};
 
 use candle_core::{D, DType, Device, Tensor};
 
-pub(super) use self::quantized::SquaredError;
 pub use self::quantized::{GgufType, Quantization, QuantizedTensor};
+pub(super) use self::quantized::{SquaredError, check_room};
 use self::shards::{ShardIndex, shards};
 pub(super) use self::target::SaveTarget;
 pub(super) use self::threads::in_parts;

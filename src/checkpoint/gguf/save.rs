@@ -7,7 +7,7 @@ use super::ConversionStep;
 use super::architecture::Architecture;
 use super::describe::{Description, entry};
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::save::{QuantizedTensor, SquaredError, in_parts};
+use crate::checkpoint::save::{QuantizedTensor, SquaredError, check_room, in_parts};
 use crate::config::StackConfig;
 use crate::error::{Error, Result};
 use candle_blocks_files::gguf::write::{TensorEntry, write};
@@ -186,7 +186,11 @@ fn kind_of(name: &str, shape: &[usize], kind: BlockKind) -> (BlockKind, Option<S
 
 impl EntrySource {
     fn numbers(&self, dense: &Dense) -> Result<Vec<f32>> {
-        let mut numbers = Vec::with_capacity(self.entry.n());
+        let mut numbers = vec![];
+        if self.names.len() > 1 {
+            check_room(&self.entry.name, self.entry.n())?;
+            numbers.reserve_exact(self.entry.n());
+        }
         for name in &self.names {
             let mut one = (dense.read)(name)?;
             if let Some(found) = one.iter().find(|number| !number.is_finite()) {
@@ -200,11 +204,15 @@ impl EntrySource {
                 ConversionStep::LessOne => one.iter_mut().for_each(|number| *number += 1.0),
                 ConversionStep::Unpermute(n_heads, n_turned) => {
                     let n_rows = self.entry.shape.first().copied().unwrap_or(0);
+                    check_room(name, one.len())?;
                     one = paired(one, n_rows, n_heads, n_turned)
                         .map_err(|reason| Error::input(name, reason))?;
                 }
             }
-            numbers.append(&mut one);
+            match self.names.len() {
+                1 => numbers = one,
+                _ => numbers.append(&mut one),
+            }
         }
         Ok(numbers)
     }
@@ -232,8 +240,12 @@ fn encoded(entry: &TensorEntry, numbers: &[f32]) -> Result<(Vec<u8>, f64)> {
     /// The number of values quantized at a time: whole blocks for every type.
     const PIECE: usize = 1 << 16;
     let kind = entry.kind;
+    // The threads' parts, and all of them in one piece.
+    check_room(&entry.name, 2 * entry.n_bytes() / size_of::<f32>())?;
     let parts = in_parts(&entry.name, numbers, PIECE, |part| {
-        let (mut bytes, mut decoded, mut squares) = (vec![], vec![], SquaredError::default());
+        let (block, bytes) = kind.block();
+        let mut bytes = Vec::with_capacity(part.len() / block * bytes);
+        let (mut decoded, mut squares) = (vec![], SquaredError::default());
         for numbers in part.chunks(PIECE) {
             let start = bytes.len();
             encode(kind, numbers, &mut bytes);

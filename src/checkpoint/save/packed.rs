@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::integer_packing::IntegerPacking;
-use super::quantized::{Each, QuantizedTensor, SquaredError};
+use super::quantized::{Each, QuantizedTensor, SquaredError, check_room};
 use super::{CONFIG, SaveOptions, SaveTarget, SavedTensors, in_parts, write_file};
 use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::write::{Sink, TensorRecord};
@@ -150,6 +150,7 @@ impl<'t> PackedTensors<'t> {
             write(&scale_bytes)?;
             return Ok(None);
         }
+        check_room(weight, numbers.len() + numbers.len() * packing.bits / 32)?;
         let (words, decoded) = packing.words(&numbers, scales);
         write(bytemuck::cast_slice(&words))?;
         let mut squares = SquaredError::default();

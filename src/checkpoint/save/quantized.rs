@@ -12,6 +12,7 @@ use crate::checkpoint::plan::source::StoredParameter;
 use crate::checkpoint::write::directory;
 use crate::checkpoint::{AsTensor, Checkpoint, plan};
 use crate::error::{Error, Result};
+use crate::memory::check_next;
 use candle_blocks_kernels::storage::BlockKind;
 
 /// The format for the weights in a checkpoint's blocks.
@@ -165,7 +166,10 @@ impl SaveOptions {
             };
             let numbers = tensors.numbers(name, record.dtype)?;
             Ok(match (is_transposed, &record.shape[..]) {
-                (true, &[rows, columns]) => transposed(&numbers, rows, columns),
+                (true, &[rows, columns]) => {
+                    check_room(name, numbers.len())?;
+                    transposed(&numbers, rows, columns)
+                }
                 _ => numbers,
             })
         };
@@ -220,16 +224,13 @@ impl SavedTensors<'_> {
     /// # Errors
     /// If it cannot be read or does not have a floating-point dtype.
     pub(super) fn numbers(&self, name: &str, dtype: Dtype) -> Result<Vec<f32>> {
-        let mut bytes = vec![];
-        self.write(name, &mut |piece| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        })?;
-        Ok(match dtype {
-            Dtype::F32 => numbers(&bytes, f32::from_le_bytes),
-            Dtype::F16 => numbers(&bytes, |bytes| f16::from_le_bytes(bytes).to_f32()),
-            Dtype::BF16 => numbers(&bytes, |bytes| bf16::from_le_bytes(bytes).to_f32()),
-            Dtype::F64 => numbers(&bytes, |bytes| f64::from_le_bytes(bytes) as f32),
+        let convert: fn(&[u8], &mut Vec<f32>) = match dtype {
+            Dtype::F32 => |piece, to| extend(piece, to, f32::from_le_bytes),
+            Dtype::F16 => |piece, to| extend(piece, to, |bytes| f16::from_le_bytes(bytes).to_f32()),
+            Dtype::BF16 => {
+                |piece, to| extend(piece, to, |bytes| bf16::from_le_bytes(bytes).to_f32())
+            }
+            Dtype::F64 => |piece, to| extend(piece, to, |bytes| f64::from_le_bytes(bytes) as f32),
             _ => {
                 return Err(Error::UnsupportedDType {
                     path: self.checkpoint.files.path().to_path_buf(),
@@ -237,17 +238,34 @@ impl SavedTensors<'_> {
                     found: format!("{dtype:?}"),
                 });
             }
-        })
+        };
+        let n = self.checkpoint.files.find(name)?.shape.iter().product();
+        check_room(name, n)?;
+        let mut numbers = Vec::with_capacity(n);
+        self.write(name, &mut |piece| {
+            convert(piece, &mut numbers);
+            Ok(())
+        })?;
+        Ok(numbers)
     }
 }
 
-fn numbers<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f32) -> Vec<f32> {
-    bytes
-        .as_chunks::<N>()
-        .0
-        .iter()
-        .map(|&bytes| number(bytes))
-        .collect()
+/// Appends the values of whole elements.
+fn extend<const N: usize>(piece: &[u8], to: &mut Vec<f32>, number: impl Fn([u8; N]) -> f32) {
+    to.extend(piece.as_chunks::<N>().0.iter().map(|&bytes| number(bytes)));
+}
+
+/// Checks that memory suffices for `n` values of a tensor in f32, beside small allocations.
+pub(in crate::checkpoint) fn check_room(name: &str, n: usize) -> Result<()> {
+    const SMALL: usize = 8 << 20;
+    let n_bytes = n.saturating_mul(size_of::<f32>()).saturating_add(SMALL);
+    check_next(n_bytes).map_err(|_| {
+        let reason = format!(
+            "saving it takes {n_bytes} bytes of memory more, and there are fewer; raise the process's limit, or save on a \
+             machine with more memory"
+        );
+        Error::input(name, reason)
+    })
 }
 
 fn transposed(numbers: &[f32], rows: usize, columns: usize) -> Vec<f32> {

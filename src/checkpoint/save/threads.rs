@@ -30,8 +30,17 @@ pub(in crate::checkpoint) fn in_parts<R: Send>(
     let work = &work;
     let results: std::result::Result<Vec<R>, _> = thread::scope(|scope| {
         let parts = numbers.chunks(per_thread);
-        let handles: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
-        handles.into_iter().map(|handle| handle.join()).collect()
+        // Where the system refuses a thread, this one does its part.
+        let spawn = |part| {
+            let thread = thread::Builder::new().spawn_scoped(scope, move || work(part));
+            thread.map_err(|_| part)
+        };
+        let threads: Vec<_> = parts.map(spawn).collect();
+        let join = threads.into_iter().map(|thread| match thread {
+            Ok(thread) => thread.join(),
+            Err(part) => Ok(work(part)),
+        });
+        join.collect()
     });
     results.map_err(|_| Error::input(name, "a thread that encoded it ended early"))
 }

@@ -170,8 +170,8 @@ impl SequencePart<'_> {
 }
 
 impl Own<'_> {
-    /// Compares the memory for the longest sequence's projected rows, its cached keys and values, and the threads' scores
-    /// with what the system would give.
+    /// Compares the memory for the longest sequence's projected rows, its cached keys and values, and the threads' packed
+    /// keys and values and scores with what the system would give.
     fn check_memory(&self, pass: &PackedPass, is_cached: bool) -> Result<()> {
         /// A task's queries, at most.
         const QUERIES: usize = 128;
@@ -179,9 +179,12 @@ impl Own<'_> {
             return Ok(());
         };
         let (queries, keys) = (pass.queries().longest(), pass.seen() + pass.seq());
-        let cached = if is_cached { 2 * columns.kv } else { 0 };
-        let scores = self.of.cpu.threads * QUERIES.min(queries) * keys;
-        let elements = queries * (columns.width + cached) + scores;
+        let (cached, packed) = match is_cached {
+            true => (2 * columns.kv, 0),
+            false => (0, 2 * self.of.config.head_dim),
+        };
+        let in_threads = self.of.cpu.threads * keys * (QUERIES.min(queries) + packed);
+        let elements = queries * (columns.width + cached) + in_threads;
         Ok(check_pass(elements * size_of::<f32>())?)
     }
 
