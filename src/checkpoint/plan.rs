@@ -35,6 +35,10 @@ use crate::layers::Stack;
 /// `config.json` with a billion heads or experts would exhaust memory.
 const MAX_PARAMETERS: usize = 1 << 18;
 
+/// The limit for one dimension of a parameter: 64 times the largest vocabulary. Without it, a layer that copies the zeros
+/// of its plan, or a list of every other output feature, would exhaust memory.
+const MAX_DIMENSION: usize = 1 << 26;
+
 /// A parameter that no tensor on disk stores.
 #[derive(Clone, Debug)]
 pub(crate) struct Missing {
@@ -400,8 +404,18 @@ pub(super) fn recorded(
             "the blocks have {MAX_PARAMETERS} parameters or more; check the numbers of blocks, heads and experts"
         )));
     }
+    if let Some((role, shape)) = requested.iter().find(|(_, shape)| is_too_large(shape)) {
+        return Err(Error::InvalidConfig(format!(
+            "{role} would have the shape {shape:?}, and no parameter has a dimension of more than {MAX_DIMENSION}; check the \
+             sizes"
+        )));
+    }
     built?;
     Ok(requested)
+}
+
+fn is_too_large(shape: &[usize]) -> bool {
+    shape.iter().any(|&dimension| dimension > MAX_DIMENSION)
 }
 
 /// Records the role and shape of every request.
@@ -427,6 +441,9 @@ impl SimpleBackend for &Recorder {
             candle_core::bail!("{name}: too many parameters");
         }
         requested.push((name.to_string(), shape.dims().to_vec()));
+        if is_too_large(shape.dims()) {
+            candle_core::bail!("{name}: too large");
+        }
         Tensor::zeros((), dtype, device)?.broadcast_as(shape)
     }
 

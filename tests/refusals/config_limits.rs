@@ -447,18 +447,18 @@ fn disentangled_attention_needs_a_table_of_twice_its_span_and_to_see_all_of_its_
 fn a_config_json_of_a_billion_parts_is_refused_before_it_takes_memory() {
     let llama = r#""hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 8,
         "num_hidden_layers": 2"#;
-    let billion = 1 << 30;
+    let (million, billion) = (1 << 20, 1 << 30);
     for (config, words) in [
         (
             format!(
-                r#"{{"model_type": "mixtral", {llama}, "num_local_experts": {billion}, "num_experts_per_tok": 2}}"#
+                r#"{{"model_type": "mixtral", {llama}, "num_local_experts": {million}, "num_experts_per_tok": 2}}"#
             ),
             ["parameters or more", "experts"],
         ),
         (
             format!(
-                r#"{{"model_type": "stablelm", "hidden_size": {billion}, "num_attention_heads": {billion},
-                "num_key_value_heads": {billion}, "intermediate_size": 8, "num_hidden_layers": 2, "head_dim": 1,
+                r#"{{"model_type": "stablelm", "hidden_size": {million}, "num_attention_heads": {million},
+                "num_key_value_heads": {million}, "intermediate_size": 8, "num_hidden_layers": 2, "head_dim": 1,
                 "qk_layernorm": true, "partial_rotary_factor": 0}}"#
             ),
             ["parameters or more", "heads"],
@@ -475,6 +475,21 @@ fn a_config_json_of_a_billion_parts_is_refused_before_it_takes_memory() {
                 "num_hidden_layers": 9999, "num_hidden_groups": 2, "inner_group_num": 9999}"#
                 .to_string(),
             ["inner_group_num", "10000 in all"],
+        ),
+        (
+            format!(
+                r#"{{"model_type": "vit", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": {billion},
+                "num_hidden_layers": 2}}"#
+            ),
+            ["feed_forward.up.weight", "1073741824, 8"],
+        ),
+        (
+            format!(
+                r#"{{"model_type": "gpt_oss", "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2,
+                "head_dim": 4, "intermediate_size": {billion}, "num_hidden_layers": 2, "num_local_experts": 4,
+                "vocab_size": 8}}"#
+            ),
+            ["experts.0.gate.weight", "check the sizes"],
         ),
     ] {
         let folder = Folder::new();

@@ -31,8 +31,13 @@ pub fn check_pass(n_bytes: usize) -> Result<()> {
 }
 
 /// # Errors
-/// If the system would not give `n_bytes` more at once.
+/// If the system would not give `n_bytes` more at once. A system may promise more than the machine has, so that large
+/// sizes are compared with that too.
 pub fn check_next(n_bytes: usize) -> Result<()> {
+    const LARGE: usize = 1 << 30;
+    if n_bytes >= LARGE {
+        LOADED.with_borrow(|path| check_all(path, n_bytes as u64))?;
+    }
     match memory::is_there(n_bytes) {
         true => Ok(()),
         false => Err(refused(&LOADED.with_borrow(PathBuf::clone), n_bytes)),

@@ -7,6 +7,7 @@ use super::resized::resized;
 use crate::Error;
 use crate::config::{PatchEmbeddingsConfig, PixelOrder, getters};
 use crate::layers::{Dropout, DropoutSource, Linear, Norm, ParameterSource};
+use crate::memory::check_next;
 
 /// Image patch embeddings, with special tokens in front and position embeddings added.
 ///
@@ -51,6 +52,13 @@ impl PatchEmbeddings {
             vb.pp("patch")
                 .get_with_hints(d_model, "bias", Init::Const(0.0))
         });
+        if !weight.is_contiguous() {
+            check_next(
+                weight
+                    .elem_count()
+                    .saturating_mul(weight.dtype().size_in_bytes()),
+            )?;
+        }
         let patch = Linear::from_parts(weight.flatten_from(1)?, bias.transpose()?)?;
         let token = |name: &str| {
             let token = vb.pp(name).get_with_hints(d_model, "weight", init)?;
