@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, FeedForwardConfig, MixerConfig, MixerFacts, NormConfig, OwnConfig, Position,
-    finite, probability, setters,
+    AttentionConfig, FeedForwardConfig, FeedForwardForm, MixerConfig, MixerFacts, NormConfig,
+    OwnConfig, Position, finite, probability, setters,
 };
 use crate::error::{Error, Result};
 
@@ -141,6 +141,32 @@ impl BlockConfig {
         }
     }
 
+    /// Returns a block that is a mixer alone, with its norm before it.
+    pub fn of_mixer(mixer: impl Into<MixerConfig>, norm: NormConfig) -> Self {
+        Self {
+            feed_forward_placement: NormPlacement::None,
+            ..Self::new(
+                mixer,
+                FeedForwardConfig::absent(norm.d_model),
+                norm,
+                NormPlacement::Pre,
+            )
+        }
+    }
+
+    /// Returns a block that is a feed-forward alone, with its norm before it.
+    pub fn of_feed_forward(feed_forward: FeedForwardConfig, norm: NormConfig) -> Self {
+        Self {
+            attention_placement: NormPlacement::None,
+            ..Self::new(
+                MixerConfig::absent(norm.d_model),
+                feed_forward,
+                norm,
+                NormPlacement::Pre,
+            )
+        }
+    }
+
     setters! {
         /// Adds cross-attention to an encoder's output.
         with_cross_attention(attention: AttentionConfig) => cross_attention = Some(attention);
@@ -231,6 +257,7 @@ impl BlockConfig {
                 "attention, feed-forward, norm (and cross-attention) have the widths {widths:?}; a block needs one"
             )));
         }
+        self.validate_absent()?;
         if self.topology != Topology::Sequential && self.cross_attention.is_some() {
             return Err(Error::InvalidConfig(
                 "a parallel block has cross-attention; expected Topology::Sequential".to_string(),
@@ -242,6 +269,31 @@ impl BlockConfig {
                 "a parallel block normalizes before its branches, but the norms are placed {placements:?}; \
                  expected Pre for both"
             )));
+        }
+        Ok(())
+    }
+
+    /// Checks that a block without one of its two sublayers has nothing that belongs to it.
+    fn validate_absent(&self) -> Result<()> {
+        let has = [
+            !self.mixer.is_absent(),
+            self.feed_forward.form != FeedForwardForm::Absent,
+        ];
+        if has == [true; 2] {
+            return Ok(());
+        }
+        let placements = [self.attention_placement, self.feed_forward_placement];
+        let is_bare = |i: usize| has[i] || placements[i] == NormPlacement::None;
+        let is_plain = self.topology == Topology::Sequential
+            && self.cross_attention.is_none()
+            && !self.residual.layer_scale
+            && self.own == OwnConfig::None;
+        if has == [false; 2] || !is_bare(0) || !is_bare(1) || !is_plain {
+            return Err(Error::InvalidConfig(
+                "a block of one sublayer has no second one, no norm or layer scale of it, no cross-attention and no parallel \
+                 branches; use BlockConfig::of_mixer or BlockConfig::of_feed_forward"
+                    .to_string(),
+            ));
         }
         Ok(())
     }

@@ -14,6 +14,8 @@ pub enum FeedForwardForm {
     Plain,
     /// `down(act(gate(x)) * up(x))`, a gated linear unit (Shazeer 2020, <https://arxiv.org/abs/2002.05202>).
     Gated,
+    /// No feed-forward: the block is a mixer alone (Mamba-2, Nemotron-H).
+    Absent,
 }
 
 /// Bounds for a gated unit: `act(min(gate, limit)) · (min(max(up, -limit), limit) + offset)` (gpt-oss).
@@ -332,6 +334,15 @@ impl FeedForwardConfig {
         }
     }
 
+    /// Returns no feed-forward, for a block that is a mixer alone.
+    pub fn absent(d_model: usize) -> Self {
+        Self {
+            d_ff: 0,
+            form: FeedForwardForm::Absent,
+            ..Self::new(d_model)
+        }
+    }
+
     setters! {
         /// Sets the hidden width.
         with_d_ff(d_ff: usize) => d_ff = d_ff;
@@ -365,6 +376,15 @@ impl FeedForwardConfig {
     /// [`Error::InvalidConfig`] names the wrong setting and says what is expected.
     pub fn validate(&self) -> Result<()> {
         size("d_model", self.d_model)?;
+        if self.form == FeedForwardForm::Absent {
+            return match *self == Self::absent(self.d_model) {
+                true => Ok(()),
+                false => Err(Error::InvalidConfig(
+                    "an absent feed-forward has settings; use FeedForwardConfig::absent"
+                        .to_string(),
+                )),
+            };
+        }
         size("d_ff", self.d_ff)?;
         if let Some(clamp) = self.clamp {
             if self.form == FeedForwardForm::Plain {

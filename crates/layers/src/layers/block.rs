@@ -5,7 +5,7 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
-    Attention, BlockFeedForward, ForwardContext, Mixer, ParameterSource, Sublayer,
+    Attention, BlockFeedForward, ForwardContext, Mixer, ParameterSource, Sublayer, SublayerNorm,
     state::{BlockState, BlockStateMut, EncoderState},
 };
 use crate::layers::{
@@ -22,7 +22,7 @@ mod stages;
 pub use stages::BlockStages;
 
 /// One transformer block: a [`Mixer`] (usually self-attention), optional cross-attention and a feed-forward, each a residual
-/// [`Sublayer`], either in sequence or in parallel.
+/// [`Sublayer`], either in sequence or in parallel. A block of one sublayer has a mixer or a feed-forward alone.
 ///
 /// Names in a `VarBuilder`: `attention.{query,key,value,output}` or `attention.convolution[.input,.output]`, `attention_norm`,
 /// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`, and `cross_attention…` as `attention…`; `layer_input.{gate,output}`,
@@ -79,10 +79,16 @@ impl TransformerBlock {
         };
         let (role, p) = ("feed_forward", residual.feed_forward_dropout);
         let inner = BlockFeedForward::new(&config.feed_forward, vb.pp(role))?;
-        let feed_forward = Sublayer::of_block(role, inner, placement, p, config, &vb)?;
+        let feed_forward = match inner {
+            BlockFeedForward::Absent { .. } => Sublayer::new(inner, SublayerNorm::None),
+            _ => Sublayer::of_block(role, inner, placement, p, config, &vb)?,
+        };
         let (placement, p) = (config.attention_placement, residual.attention_dropout);
         let mixer = Mixer::new(&config.mixer, vb.pp(MIXER))?;
-        let mixer = Sublayer::of_block(MIXER, mixer, placement, p, config, &vb)?;
+        let mixer = match config.mixer.is_absent() {
+            true => Sublayer::new(mixer, SublayerNorm::None),
+            false => Sublayer::of_block(MIXER, mixer, placement, p, config, &vb)?,
+        };
         let cross = config.cross_attention.as_ref().map(|cross| {
             let role = "cross_attention";
             let inner = Attention::new(cross, vb.pp(role))?;
@@ -111,7 +117,7 @@ impl TransformerBlock {
 
     /// Returns true if the block's weights are packed.
     pub(crate) fn is_packed(&self) -> bool {
-        self.mixer.inner().is_packed()
+        self.mixer.inner().is_packed() || self.feed_forward.inner().is_packed()
     }
 
     /// # Errors

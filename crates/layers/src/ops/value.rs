@@ -100,6 +100,12 @@ impl Value {
         })
     }
 
+    /// Returns zeros of the same dimensions and type, on a tape of their own.
+    pub fn zeros(&self) -> Result<Self> {
+        let zeros = self.clone().tensor()?.zeros_like()?;
+        Self::on(self.route(), self.precision(), &zeros)
+    }
+
     /// Returns the precision for linear layers' products on its tape.
     pub fn precision(&self) -> Precision {
         on_either!(self, of => of.precision())

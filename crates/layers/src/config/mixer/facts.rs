@@ -50,12 +50,20 @@ impl MixerFacts {
     /// Returns the properties of a recurrent mixer whose state has this many elements.
     pub(super) fn recurrent(d_model: usize, state: usize) -> Self {
         Self {
+            state: Some(state),
+            ..Self::row_by_row(d_model)
+        }
+    }
+
+    /// Returns the properties of a block in which no position reads another.
+    pub(super) fn row_by_row(d_model: usize) -> Self {
+        Self {
             d_model,
             is_causal: true,
             reads_positions: false,
             shares_from: None,
             padding: PaddedRows::LeftOut,
-            state: Some(state),
+            state: None,
             heads: None,
         }
     }

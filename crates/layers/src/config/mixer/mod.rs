@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::size;
 use crate::error::{Error, Result};
 
 mod attention;
@@ -42,6 +43,11 @@ pub enum MixerConfig {
     GatedDeltaNet(GatedDeltaNetConfig),
     /// Mamba-2's state space model.
     Mamba2(Mamba2Config),
+    /// No mixer: the block is a feed-forward alone (Nemotron-H).
+    Absent {
+        /// The width of the block's input and output.
+        d_model: usize,
+    },
 }
 
 impl From<AttentionConfig> for MixerConfig {
@@ -91,6 +97,16 @@ impl MixerConfig {
         }
     }
 
+    /// Returns no mixer, for a block that is a feed-forward alone.
+    pub fn absent(d_model: usize) -> Self {
+        Self::Absent { d_model }
+    }
+
+    /// Returns true if there is no mixer.
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent { .. })
+    }
+
     /// Returns the properties by which other parts of a model know the mixer.
     pub fn facts(&self) -> MixerFacts {
         match self {
@@ -98,6 +114,7 @@ impl MixerConfig {
             Self::ShortConvolution(convolution) => convolution.facts(),
             Self::GatedDeltaNet(delta) => delta.facts(),
             Self::Mamba2(mamba) => mamba.facts(),
+            Self::Absent { d_model } => MixerFacts::row_by_row(*d_model),
         }
     }
 
@@ -106,7 +123,7 @@ impl MixerConfig {
     #[doc(hidden)]
     pub fn multiplied_weights(&self) -> usize {
         match self {
-            Self::Attention(_) => 0,
+            Self::Attention(_) | Self::Absent { .. } => 0,
             Self::ShortConvolution(of) => (4 * of.d_model + of.taps) * of.d_model,
             Self::GatedDeltaNet(delta) => delta.multiplied_weights(),
             Self::Mamba2(mamba) => mamba.multiplied_weights(),
@@ -121,6 +138,7 @@ impl MixerConfig {
             Self::ShortConvolution(convolution) => convolution.validate(),
             Self::GatedDeltaNet(delta) => delta.validate(),
             Self::Mamba2(mamba) => mamba.validate(),
+            Self::Absent { d_model } => size("d_model", *d_model),
         }
     }
 
@@ -128,6 +146,9 @@ impl MixerConfig {
     pub(super) fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
         match self {
             Self::Attention(attention) => attention.divide(rank, size),
+            Self::Absent { .. } => {
+                Err("a block without a mixer is not divided among ranks".to_string())
+            }
             other => Err(format!("{} is not divided among ranks", other.kind())),
         }
     }
@@ -139,6 +160,7 @@ impl MixerConfig {
             Self::ShortConvolution(_) => "a short convolution",
             Self::GatedDeltaNet(_) => "a gated delta rule",
             Self::Mamba2(_) => "Mamba-2's state space model",
+            Self::Absent { .. } => "absent",
         }
     }
 

@@ -46,7 +46,7 @@ impl MixerConfig {
             Self::Attention(of) => Some(of.n_kv_heads),
             Self::GatedDeltaNet(of) => Some(of.n_key_heads),
             Self::Mamba2(of) => Some(of.n_groups),
-            Self::ShortConvolution(_) => None,
+            Self::ShortConvolution(_) | Self::Absent { .. } => None,
         }
     }
 }

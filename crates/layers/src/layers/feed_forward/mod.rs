@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{ModuleT, Result, Tensor};
+use candle_core::{ModuleT, Result, Tensor, bail};
 
 use crate::config::{
     Activation, FeedForwardConfig, FeedForwardForm, GateClamp, LinearConfig, LinearInit,
@@ -73,6 +73,9 @@ impl FeedForward {
         };
         let gate = match config.form {
             FeedForwardForm::Plain => None,
+            FeedForwardForm::Absent => {
+                bail!("an absent feed-forward is no layer; make a block without it")
+            }
             FeedForwardForm::Gated => Some(widen("gate")?),
         };
         let narrow = LinearConfig::new(d_ff, d_model)

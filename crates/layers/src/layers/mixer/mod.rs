@@ -38,13 +38,19 @@ pub enum Mixer {
     GatedDeltaNet(GatedDeltaNet),
     /// Mamba-2's state space model.
     Mamba2(Mamba2),
+    /// No mixer, in a block that is a feed-forward alone.
+    Absent {
+        /// The width of the block's input and output.
+        d_model: usize,
+    },
 }
 
 parts!(Mixer:
     Self::Attention(attention) => [attention] [],
     Self::ShortConvolution(convolution) => [] [convolution],
     Self::GatedDeltaNet(delta) => [] [delta],
-    Self::Mamba2(mamba) => [] [mamba]);
+    Self::Mamba2(mamba) => [] [mamba],
+    Self::Absent { .. } => [] []);
 
 /// The role of a short convolution within the mixer's, which is that of an attention.
 const CONVOLUTION: &str = "convolution";
@@ -70,6 +76,7 @@ impl Mixer {
                 Self::GatedDeltaNet(GatedDeltaNet::new(delta, vb.pp(DELTA))?)
             }
             MixerConfig::Mamba2(mamba) => Self::Mamba2(Mamba2::new(mamba, vb.pp(MAMBA))?),
+            &MixerConfig::Absent { d_model } => Self::Absent { d_model },
         })
     }
 
@@ -99,6 +106,7 @@ impl Mixer {
             Self::ShortConvolution(convolution) => (*convolution.config()).into(),
             Self::GatedDeltaNet(delta) => (*delta.config()).into(),
             Self::Mamba2(mamba) => (*mamba.config()).into(),
+            &Self::Absent { d_model } => MixerConfig::Absent { d_model },
         }
     }
 
@@ -109,6 +117,7 @@ impl Mixer {
             Self::ShortConvolution(convolution) => convolution.is_packed(),
             Self::GatedDeltaNet(delta) => delta.is_packed(),
             Self::Mamba2(mamba) => mamba.is_packed(),
+            Self::Absent { .. } => false,
         }
     }
 
@@ -121,6 +130,7 @@ impl Mixer {
             }
             Self::GatedDeltaNet(delta) => Self::GatedDeltaNet(delta.packed(&packing.at(DELTA))?),
             Self::Mamba2(mamba) => Self::Mamba2(mamba.packed(&packing.at(MAMBA))?),
+            Self::Absent { .. } => self.clone(),
         })
     }
 
@@ -134,6 +144,7 @@ impl Mixer {
             Self::ShortConvolution(_) | Self::GatedDeltaNet(_) | Self::Mamba2(_) => {
                 LayerState::recurrent()
             }
+            Self::Absent { .. } => LayerState::absent(),
         }
     }
 
@@ -148,6 +159,7 @@ impl Mixer {
             Self::ShortConvolution(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::GatedDeltaNet(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::Mamba2(of) => state.check_recurrent(batch, &of.state_dims()),
+            Self::Absent { .. } => state.check_absent(),
         }
     }
 
@@ -164,6 +176,10 @@ impl Mixer {
             Self::ShortConvolution(convolution) => convolution.apply(x, pass, state, residual),
             Self::GatedDeltaNet(delta) => delta.apply(x, pass, state, residual),
             Self::Mamba2(mamba) => mamba.apply(x, pass, state, residual),
+            Self::Absent { .. } => match residual {
+                Some(residual) => Ok(residual.clone()),
+                None => pass.requested_rows(x.clone())?.zeros(),
+            },
         }
     }
 }
@@ -175,6 +191,7 @@ impl ModuleT for Mixer {
             Self::ShortConvolution(convolution) => convolution.forward_t(x, train),
             Self::GatedDeltaNet(delta) => delta.forward_t(x, train),
             Self::Mamba2(mamba) => mamba.forward_t(x, train),
+            Self::Absent { .. } => x.zeros_like(),
         }
     }
 }

@@ -29,6 +29,7 @@ impl BlockFeedForward {
         Ok(match self {
             Self::Dense(dense) => Self::Dense(dense.packed(packing)?),
             Self::Experts(experts) => Self::Experts(experts.packed(packing)?),
+            Self::Absent { .. } => self.clone(),
         })
     }
 }

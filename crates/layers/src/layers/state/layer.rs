@@ -30,6 +30,8 @@ pub(crate) enum LayerState {
     Panels(Box<Panels>),
     /// The state of a recurrent mixer, packed or not.
     Recurrent(Recurrent),
+    /// Nothing, for a block without a mixer.
+    Absent,
 }
 
 impl BlockState {
@@ -49,6 +51,7 @@ impl BlockState {
             LayerState::Rows(rows) => *rows = Rows::default(),
             LayerState::Panels(panels) => panels.reset(),
             LayerState::Recurrent(state) => *state = Recurrent::default(),
+            LayerState::Absent => {}
         }
     }
 
@@ -63,6 +66,7 @@ impl BlockState {
             LayerState::Rows(rows) => rows.truncate(seen),
             LayerState::Panels(panels) => panels.truncate(seen, of_sequences),
             LayerState::Recurrent(state) => state.truncate(seen),
+            LayerState::Absent => {}
         }
     }
 }
@@ -81,6 +85,11 @@ impl LayerState {
     /// Creates an empty state for a recurrent mixer.
     pub fn recurrent() -> Self {
         Self::Recurrent(Recurrent::default())
+    }
+
+    /// Creates the state of a block without a mixer, which has none.
+    pub fn absent() -> Self {
+        Self::Absent
     }
 
     /// Returns the rows, if the attention is not packed.
@@ -119,6 +128,15 @@ impl LayerState {
     }
 
     /// # Errors
+    /// If the state is a mixer's.
+    pub fn check_absent(&self) -> Result<()> {
+        match self {
+            Self::Absent => Ok(()),
+            _ => wrong_stack(),
+        }
+    }
+
+    /// # Errors
     /// If the attention is packed but the state is not, or the reverse.
     pub fn check(&self, packed: Option<super::Cached>) -> Result<()> {
         match (self, packed) {
@@ -134,6 +152,7 @@ impl LayerState {
             Self::Rows(rows) => rows.bytes(),
             Self::Panels(panels) => panels.bytes(),
             Self::Recurrent(state) => state.bytes(),
+            Self::Absent => 0,
         }
     }
 
@@ -143,6 +162,7 @@ impl LayerState {
             Self::Rows(rows) => rows.lacks(to),
             Self::Panels(panels) => panels.lacks(to),
             Self::Recurrent(state) => return state.reaches(to),
+            Self::Absent => false,
         };
         if lacks { 0 } else { to }
     }
@@ -156,16 +176,18 @@ impl LayerState {
             (Self::Rows(own), Self::Rows(new)) => own.join(new, paddings),
             (Self::Panels(own), Self::Panels(new)) => own.join(*new, paddings),
             (Self::Recurrent(own), Self::Recurrent(new)) => own.join(new, paddings),
+            (Self::Absent, Self::Absent) => Ok(()),
             _ => different_stacks(),
         }
     }
 
-    /// Returns the device of the state.
-    pub fn device(&self) -> Device {
+    /// Returns the device of the state, if there is one.
+    pub fn device(&self) -> Option<Device> {
         match self {
-            Self::Rows(rows) => rows.device(),
-            Self::Panels(_) => Device::Cpu,
-            Self::Recurrent(state) => state.device(),
+            Self::Rows(rows) => Some(rows.device()),
+            Self::Panels(_) => Some(Device::Cpu),
+            Self::Recurrent(state) => Some(state.device()),
+            Self::Absent => None,
         }
     }
 
@@ -178,6 +200,7 @@ impl LayerState {
                 panels.take_sequences(sequences);
                 Ok(())
             }
+            Self::Absent => Ok(()),
         }
     }
 }

@@ -104,7 +104,7 @@ impl KvCache {
             *self = other.clone();
             return Ok(());
         }
-        let device = self.layers.first().map(|layer| layer.mixer.device());
+        let device = self.layers.iter().find_map(|layer| layer.mixer.device());
         let device = device.unwrap_or(Device::Cpu);
         let ledger = self.ledger.join(&other.ledger, &device)?;
         let paddings = [self, other].map(|of| ledger.seen() - of.seen());
