@@ -49,6 +49,7 @@ mod loader_errors;
 mod mamba2_keys;
 mod names_of_hub;
 mod native_files;
+mod nemotron_keys;
 mod odd_rotary;
 mod opened;
 mod plain_files;

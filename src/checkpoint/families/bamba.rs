@@ -4,7 +4,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bamba/modeling_bamba.py>
 
 use super::llama::{biased_block, decoder, uniform};
-use super::mamba2::{initialization, mixer, rules};
+use super::mamba_mixer::{initialization, mixer, rules};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -26,7 +26,7 @@ fn bamba(json: &ConfigJson) -> Result<StackConfig> {
     let rotary = json.partial_rotary(block.attention()?.head_dim, 0.5, 1e4)?;
     block.attention_mut()?.position = Position::Rotary(rotary);
     let attended = json.numbers(&["attn_layer_indices"])?.unwrap_or_default();
-    let mamba = mixer(json, &block)?;
+    let mamba = mixer(json, block.norm)?;
     Ok(uniform(json, block)?.with_each(|i, block| {
         if !attended.contains(&(i as f64)) {
             block.mixer = mamba.into();

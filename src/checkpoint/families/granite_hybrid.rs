@@ -4,7 +4,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/granitemoehybrid/modeling_granitemoehybrid.py>
 
 use super::granite::{granite, granitemoe, shared, shared_rules, stacked_experts, table};
-use super::mamba2::{FULL, LINEAR, initialization, mixer, rules};
+use super::mamba_mixer::{FULL, LINEAR, initialization, mixer, rules};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -34,7 +34,7 @@ fn granitemoehybrid(json: &ConfigJson) -> Result<StackConfig> {
     let is_turned = json.text(&["position_embedding_type"])?.is_some();
     let known = [FULL, LINEAR, "mamba"]; // the last is an older name
     let kinds = json.layer_types(stack.blocks.len(), &known, |_| LINEAR)?;
-    let mamba = mixer(json, &stack.blocks[0])?;
+    let mamba = mixer(json, stack.blocks[0].norm)?;
     Ok(stack.with_each(|i, block| {
         if kinds[i] != FULL {
             block.mixer = mamba.into();

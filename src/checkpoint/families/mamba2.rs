@@ -1,105 +1,49 @@
-//! Mamba-2 in hybrids: its names and keys in transformers.
+//! Mamba-2, whose layers are mixers alone.
 //!
-//! transformers' `BambaMixer`:
-//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bamba/modeling_bamba.py>
+//! transformers' `Mamba2Block`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mamba2/modeling_mamba2.py>
 
+use super::mamba_mixer::{drawn, mixer, renamed, rules};
 use super::prelude::*;
 
-/// Types of layers.
-pub(super) const FULL: &str = "full_attention";
-pub(super) const LINEAR: &str = "linear_attention";
-
-/// Rules for a mixer under `stem`.
-pub(super) fn rules(stem: &str) -> Vec<Rule> {
-    let parts = [
-        ("gate", MixerPart::Gate),
-        ("value", MixerPart::Value),
-        ("key", MixerPart::Key),
-        ("query", MixerPart::Query),
-        ("decay", MixerPart::Decay),
-    ];
-    let named = |role: &str, name: &str| {
-        Rule::named(
-            &format!("attention.mamba.{role}"),
-            &[&format!("{stem}.{name}")],
-            &[],
-        )
-    };
-    let projected = parts.map(|(role, part)| {
-        let rule = named(role, "in_proj.weight");
-        rule.part(Part::Mixer(MixerLayout::GateValueKeyQueryDecay, part))
-    });
-    let convolved = parts[1..4].iter().map(|(role, part)| {
-        let role = format!("attention.mamba.{role}_convolution");
-        let rule = Rule::linear(&role, &[&format!("{stem}.conv1d")]);
-        rule.part(Part::Mixer(MixerLayout::ValueKeyQuery, *part))
-    });
-    let bias = Rule::named("attention.mamba.decay", &[], &[&format!("{stem}.dt_bias")]);
-    let mut rules: Vec<Rule> = projected.into_iter().chain(convolved).collect();
-    rules.extend([
-        bias,
-        named("rate", "A_log"),
-        named("skip", "D"),
-        Rule::norm("attention.mamba.norm", &[&format!("{stem}.norm")]),
-        Rule::linear("attention.mamba.output", &[&format!("{stem}.out_proj")]),
-    ]);
-    rules
+pub(super) fn family() -> Family {
+    let family = Family::new("mamba2", &["mamba2"], mamba2)
+        .prefixes(&["backbone.", ""])
+        .block("layers.{i}.")
+        .block_rules([Rule::norm("attention_norm", &["norm"])])
+        .block_rules(rules("mixer"))
+        .stack_rules([Rule::norm("final_norm", &["norm_f"])])
+        .decoder_embeddings_and_heads("embeddings", "classifier")
+        .initialization(drawn_alone)
+        .renamed("mamba_n_heads", "num_heads")
+        .renamed("mamba_d_head", "head_dim")
+        .renamed("mamba_d_state", "state_size")
+        .renamed("mamba_expand", "expand");
+    renamed(family)
 }
 
-/// transformers' `BambaPreTrainedModel._init_weights`.
-pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
-    let one = Distribution::Constant(1.0);
-    let all = Initialization::normal(initializer_range::deviation(json, 0.02)?);
-    Ok(all
-        .with("*mamba.decay.bias", one)
-        .with("*mamba.skip.weight", one)
-        .with("*mamba.rate.weight", Distribution::LogOfCount))
+fn mamba2(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("hidden_act", &["silu".into(), "swish".into()])?;
+    let d_model = json.size(&["hidden_size"])?;
+    let norm = NormConfig::rms_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-5)?);
+    let block = BlockConfig::of_mixer(mixer(json, norm)?, norm);
+    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
+    Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }
 
-/// Returns the mixer of a configuration with the keys `mamba_*`.
-pub(super) fn mixer(json: &ConfigJson, block: &BlockConfig) -> Result<Mamba2Config> {
-    // The projection to the steps would have a bias beside `dt_bias`.
-    json.only("mamba_proj_bias", &[false.into()])?;
-    let d_model = block.d_model();
-    let n_heads = json.width_or(&["mamba_n_heads"], 128)?;
-    let width = json.size_or(&["mamba_expand"], 2)? * d_model;
-    let head_dim = match json.at("mamba_d_head") {
-        None | Some(Value::Null) => width / n_heads,
-        Some(Value::String(auto)) if auto == "auto" => width / n_heads,
-        Some(_) => json.size(&["mamba_d_head"])?,
+/// transformers' `Mamba2PreTrainedModel._init_weights`.
+fn drawn_alone(json: &ConfigJson) -> Result<Initialization> {
+    let taps = json.width_or(&["mamba_d_conv"], 4)?;
+    let all = Initialization::normal(initializer_range::deviation(json, 0.1)?).with(
+        "*_convolution.weight",
+        Distribution::Uniform {
+            bound: 1.0 / (taps as f64).sqrt(),
+        },
+    );
+    let width = json.size_or(&["mamba_expand"], 2)? * json.size(&["hidden_size"])?;
+    let layers = match json.flag(&["rescale_prenorm_residual"], false)? {
+        true => json.n_blocks(&["num_hidden_layers"])?,
+        false => 1,
     };
-    if n_heads * head_dim != width {
-        let reason = format!(
-            "{n_heads} heads of {head_dim} are not {width} wide, mamba_expand times hidden_size"
-        );
-        return Err(json.error(&["mamba_d_head"], reason));
-    }
-    let steps = match json.at("time_step_limit") {
-        None | Some(Value::Null) => Some((0.0, None)),
-        Some(limits) => limits.as_array().and_then(|of| match &of[..] {
-            [low, high] => Some((low.as_f64()?, bound(high)?)),
-            _ => None,
-        }),
-    };
-    let Some((min_step, max_step)) = steps else {
-        let reason = "expected a smallest and a largest step";
-        return Err(json.error(&["time_step_limit"], reason));
-    };
-    let state_dim = json.size_or(&["mamba_d_state"], 256)?;
-    Ok(Mamba2Config::new(d_model, [n_heads, head_dim], state_dim)
-        .with_groups(json.size_or(&["mamba_n_groups"], 1)?)
-        .with_taps(json.size_or(&["mamba_d_conv"], 4)?)
-        .with_convolution_bias(json.flag(&["mamba_conv_bias"], true)?)
-        .with_min_step(min_step)
-        .with_max_step(max_step)
-        .with_norm_eps(block.norm.eps))
-}
-
-/// Returns an upper limit, or `Some(None)` for infinity, which transformers writes in its own way.
-fn bound(value: &Value) -> Option<Option<f64>> {
-    let infinity = json!({"__float__": "Infinity"});
-    match *value == infinity {
-        true => Some(None),
-        false => value.as_f64().map(Some),
-    }
+    drawn(json, all, width * layers)
 }

@@ -326,8 +326,6 @@ mod tests {
             "led",
             "longformer",
             "lxmert",
-            "mamba",
-            "mamba2",
             "mobilebert",
             "moonshine",
             "moshi",
