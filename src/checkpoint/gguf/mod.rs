@@ -26,7 +26,8 @@ use self::architecture::{Architecture, all};
 pub(super) use self::config::sizes::with_keys;
 use self::config::{Described, Keys};
 pub(super) use self::constants::add_absent;
-use self::names::value_heads::ValueHeads;
+use self::names::local;
+use self::names::value_heads::{HeadCounts, ValueHeads};
 pub(super) use self::own_config::{open_config, open_named_config};
 pub(super) use self::save::{Dense, save};
 use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
@@ -125,6 +126,7 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         return Ok(());
     };
     let first_unused = first_unused_block(&gguf.metadata);
+    let head_counts = HeadCounts::of(&gguf.metadata).filter(|_| entry.orders_value_heads);
     if entry.name == "apertus" {
         let n_layers = config.get("num_hidden_layers").and_then(Value::as_u64);
         constants::add(files, n_layers.unwrap_or(0) as usize)?;
@@ -164,7 +166,8 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         if step != ConversionStep::OneRow && !name.contains("{e}") {
             blocks = blocks.flattened();
         }
-        blocks.value_heads = entry.value_heads(config, &tensor.name, &blocks.shape);
+        blocks.value_heads = head_counts
+            .and_then(|counts| ValueHeads::new(counts, local(&tensor.name), &blocks.shape));
         match blocks.shape.clone()[..] {
             [n_parts, ref of_part @ ..] if name.contains("{e}") => {
                 let rows = match of_part {

@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::ConversionStep;
 use super::architecture::{Architecture, Step};
-use value_heads::ValueHeads;
 
 impl Architecture {
     /// Returns transformers' name for a tensor; it has `{e}` where the tensor stacks experts.
@@ -92,12 +91,6 @@ impl Architecture {
             _ => ConversionStep::None,
         }
     }
-
-    /// Returns the value heads of a tensor if their order is not transformers'.
-    pub fn value_heads(&self, config: &Value, name: &str, shape: &[usize]) -> Option<ValueHeads> {
-        let is_ordered = self.orders_value_heads;
-        is_ordered.then(|| ValueHeads::new(config, local(name), shape))?
-    }
 }
 
 /// Returns a tensor's module and parameter. The parameter is empty for a tensor that is named as its module.
@@ -112,7 +105,7 @@ fn parts_of(name: &str) -> (&str, &str) {
 }
 
 /// Returns the last part of a tensor's module.
-fn local(name: &str) -> &str {
+pub(super) fn local(name: &str) -> &str {
     let (module, _) = parts_of(name);
     module.rsplit('.').next().unwrap_or(module)
 }

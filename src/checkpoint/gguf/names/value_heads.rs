@@ -1,6 +1,7 @@
 //! The order in which Qwen 3.5's GGUF files store value heads. In transformers, value heads that share a key head are side by
 //! side. llama.cpp's converter writes each key head's first value head, then each one's second, and so on.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,11 +27,38 @@ const MODULES: [(&str, Along); 8] = [
     ("ssm_out", Along::Columns),
 ];
 
+/// A file's numbers of heads, and the width of all value heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::checkpoint::gguf) struct HeadCounts {
+    n_keys: usize,
+    n_values: usize,
+    values_width: usize,
+}
+
+impl HeadCounts {
+    /// Reads them from a file's keys; `None` if each key head has one value head, which stay in their order.
+    pub fn of(keys: &BTreeMap<String, Value>) -> Option<Self> {
+        let architecture = keys.get("general.architecture")?.as_str()?;
+        let size = |key: &str| {
+            let found = keys.get(&format!("{architecture}.ssm.{key}"))?.as_u64()?;
+            usize::try_from(found).ok()
+        };
+        let counts = Self {
+            n_keys: size("group_count")?,
+            n_values: size("time_step_rank")?,
+            values_width: size("inner_size")?,
+        };
+        let Self {
+            n_keys, n_values, ..
+        } = counts;
+        (n_keys > 0 && n_values > n_keys && n_values.is_multiple_of(n_keys)).then_some(counts)
+    }
+}
+
 /// The value heads in a tensor that stores them in another order than transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::checkpoint::gguf) struct ValueHeads {
-    n_keys: usize,
-    n_values: usize,
+    counts: HeadCounts,
     /// Rows or columns before the first head.
     first: usize,
     /// A head's number of rows or columns.
@@ -39,29 +67,20 @@ pub(in crate::checkpoint::gguf) struct ValueHeads {
 }
 
 impl ValueHeads {
-    /// Returns a module's value heads; `None` if their order is transformers' own, or the shape has no place for them.
-    pub fn new(config: &Value, module: &str, shape: &[usize]) -> Option<Self> {
+    /// Returns a module's value heads; `None` if it has none, or its shape has no place for them.
+    pub fn new(counts: HeadCounts, module: &str, shape: &[usize]) -> Option<Self> {
         let &(_, along) = MODULES.iter().find(|(known, _)| *known == module)?;
-        // transformers' defaults.
-        let size = |key: &str, default: u64| {
-            let found = config.get(key).and_then(Value::as_u64);
-            usize::try_from(found.unwrap_or(default)).ok()
-        };
-        let n_keys = size("linear_num_key_heads", 16)?;
-        let n_values = size("linear_num_value_heads", 32)?;
         let n = match along {
             Along::Rows => *shape.first()?,
             Along::Columns => *shape.get(1)?,
         };
-        let width = match n == n_values {
+        let width = match n == counts.n_values {
             true => 1,
-            false => size("linear_value_head_dim", 128)?,
+            false => counts.values_width / counts.n_values,
         };
-        let first = n.checked_sub(n_values.checked_mul(width)?)?;
-        let is_ordered = n_keys > 0 && n_keys != n_values && n_values.is_multiple_of(n_keys);
-        (is_ordered && width > 0).then_some(Self {
-            n_keys,
-            n_values,
+        let first = n.checked_sub(counts.n_values * width)?;
+        (width > 0).then_some(Self {
+            counts,
             first,
             width,
             along,
@@ -94,8 +113,8 @@ impl ValueHeads {
 
     /// Returns transformers' column for each column in the file, if they differ.
     pub fn columns(&self) -> Option<Arc<[u32]>> {
-        let mut columns = vec![0; self.n_values * self.width];
-        for head in 0..self.n_values {
+        let mut columns = vec![0; self.counts.n_values * self.width];
+        for head in 0..self.counts.n_values {
             for i in 0..self.width {
                 columns[self.stored(head) * self.width + i] = (head * self.width + i) as u32;
             }
@@ -105,8 +124,11 @@ impl ValueHeads {
 
     /// Returns the place in the file for a head in transformers.
     fn stored(&self, head: usize) -> usize {
-        let of_key = self.n_values / self.n_keys;
-        head % of_key * self.n_keys + head / of_key
+        let HeadCounts {
+            n_keys, n_values, ..
+        } = self.counts;
+        let of_key = n_values / n_keys;
+        head % of_key * n_keys + head / of_key
     }
 }
 
@@ -115,11 +137,19 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// Two key heads, and six value heads of 3.
+    fn counts(n_keys: usize) -> Option<HeadCounts> {
+        let keys = [
+            ("general.architecture", json!("qwen35")),
+            ("qwen35.ssm.group_count", json!(n_keys)),
+            ("qwen35.ssm.time_step_rank", json!(6)),
+            ("qwen35.ssm.inner_size", json!(18)),
+        ];
+        HeadCounts::of(&keys.map(|(key, value)| (key.to_string(), value)).into())
+    }
+
     fn heads(module: &str, shape: &[usize]) -> Option<ValueHeads> {
-        let config = json!({
-            "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_value_head_dim": 3
-        });
-        ValueHeads::new(&config, module, shape)
+        ValueHeads::new(counts(2).unwrap(), module, shape)
     }
 
     #[test]
@@ -128,7 +158,7 @@ mod tests {
         // Heads 0, 1 and 2 are those of the first key head.
         let expected = [6..8, 8..11, 14..17, 20..23, 11..13];
         assert_eq!(heads.rows(6..8 + 11), expected);
-        assert_eq!(heads.rows(9..10), [9..10]);
+        assert_eq!(heads.rows(9..12), [9..11, 14..15]);
         assert_eq!(heads.columns(), None);
     }
 
@@ -137,7 +167,7 @@ mod tests {
         let heads = heads("ssm_out", &[5, 18]).unwrap();
         let columns = heads.columns().unwrap();
         assert_eq!(columns[..9], [0, 1, 2, 9, 10, 11, 3, 4, 5]);
-        assert_eq!(heads.rows(1..4), [1..4]);
+        assert_eq!(heads.rows(1..4), vec![1..4]);
     }
 
     #[test]
@@ -147,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_without_place_for_the_heads_is_read_as_it_is() {
+    fn other_tensors_and_equal_counts_keep_their_order() {
         for (module, shape) in [
             ("attn_gate", &[17, 4][..]),
             ("ssm_out", &[5]),
@@ -156,5 +186,6 @@ mod tests {
             assert_eq!(heads(module, shape), None, "{module}");
         }
         assert_eq!(heads("attn_q", &[18, 4]), None);
+        assert_eq!([6, 4, 0].map(counts), [None; 3]);
     }
 }
