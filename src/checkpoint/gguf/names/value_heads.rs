@@ -27,7 +27,7 @@ const MODULES: [(&str, Along); 8] = [
     ("ssm_out", Along::Columns),
 ];
 
-/// A file's numbers of heads, and the width of all value heads.
+/// A file's head counts, and the width of all value heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::checkpoint::gguf) struct HeadCounts {
     n_keys: usize,
