@@ -219,6 +219,7 @@ MAMBA = SPLIT | {
     **{"mamba_n_heads": 6, "mamba_d_head": 8, "mamba_expand": 2, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_conv_bias": True},
     **{"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"], "time_step_limit": [0.0, float("inf")]},
 }
+LFM2 = SPLIT | {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3, "norm_eps": 2e-3}
 FACTORS = {"attention_multiplier": 0.4, "residual_multiplier": 0.7, "embedding_multiplier": 3.0, "logits_scaling": 2.0}
 
 CASES = {
@@ -332,4 +333,6 @@ CASES = {
     "granitehybrid": Case("granitemoehybrid", MAMBA | FACTORS | {"intermediate_size": 36, "shared_intermediate_size": 36, "num_local_experts": 0, "num_experts_per_tok": 0, "position_embedding_type": None}, remote=granite_4),
     "granitehybrid-experts": Case("granitemoehybrid", MAMBA | FACTORS | {"intermediate_size": 10, "shared_intermediate_size": 14, "num_local_experts": 4, "num_experts_per_tok": 2, "position_embedding_type": None}, remote=granite_4),
     "bamba": Case("bamba", MAMBA | {"layer_types": None, "attn_layer_indices": [1], "rope_parameters": PLAIN | {"partial_rotary_factor": 0.7}}, other=PARTS, remote=named("", attn_rotary_emb=4)),
+    "lfm2": Case("lfm2", LFM2 | {"block_auto_adjust_ff_dim": False}),
+    "lfm2moe": Case("lfm2_moe", LFM2 | {"moe_intermediate_size": 10, "num_experts": 4, "num_experts_per_tok": 2, "num_dense_layers": 1, "routed_scaling_factor": 1.0}),
 }
