@@ -72,6 +72,9 @@ fn relative(original: &[f32], read: &[f32]) -> f64 {
     if off == 0.0 { 0.0 } else { (off / all).sqrt() }
 }
 
+/// Files of hybrids in `weights/gguf`.
+const HYBRIDS: [&str; 4] = ["lfm2", "lfm2moe", "qwen35", "bamba"];
+
 /// Returns checkpoints for every architecture that GGUF files may have.
 fn of_gguf() -> Vec<PathBuf> {
     let mut found = vec![weights("tiny-gpt2"), weights("tiny-bert")];
@@ -93,9 +96,8 @@ fn of_gguf() -> Vec<PathBuf> {
         let files: Vec<_> = files
             .map(|file| file.unwrap().path().join("model.gguf"))
             .filter(|file| {
-                let left_out = ["few-bits", "few-values", "grids", "lfm2", "lfm2moe"];
-                !left_out
-                    .iter()
+                let left_out = ["few-bits", "few-values", "grids"];
+                !{ left_out.iter().chain(&HYBRIDS) }
                     .any(|name| file.ends_with(format!("{name}/model.gguf")))
             })
             .collect();
@@ -111,7 +113,7 @@ fn a_hybrid_is_not_written_as_gguf() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    for name in ["lfm2", "lfm2moe"] {
+    for name in HYBRIDS {
         let checkpoint = open(weights("gguf").join(name).join("model.gguf"));
         let file = folder.path().join("model.gguf");
         let error = save(&checkpoint, Quantization::Gguf(GGUF[0].0), &file).unwrap_err();

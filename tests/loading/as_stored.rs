@@ -129,7 +129,7 @@ fn unquantized_files_and_layers_in_memory_are_refused_with_the_cure() {
 type Otherwise = (&'static str, InsteadOfStored, usize);
 
 /// Types of the files' matrices that are not packed as stored, as `weights/fixtures` wrote them.
-const OTHERWISE: [(&str, &[Otherwise]); 9] = [
+const OTHERWISE: [(&str, &[Otherwise]); 11] = [
     ("gguf/few-bits/model.gguf", &[]),
     (
         "gguf/few-values/model.gguf",
@@ -153,6 +153,8 @@ const OTHERWISE: [(&str, &[Otherwise]); 9] = [
         &[("F32", InsteadOfStored::Elements, 1)],
     ),
     ("gguf/gpt2/model.gguf", &[]),
+    ("gguf/qwen35/model.gguf", &[]),
+    ("gguf/bamba/model.gguf", &[]),
     (
         "quantized/gptq-3",
         &[

@@ -257,6 +257,11 @@ fn tensors_that_do_not_fit_name_the_keys_that_they_depend_on() {
         ("deepseek2", "deepseek2.attention.kv_lora_rank", 3),
         ("ernie4_5-moe", "ernie4_5-moe.expert_shared_count", 3),
         ("ernie4_5-moe", "ernie4_5-moe.interleave_moe_layer_step", 3),
+        ("qwen35", "qwen35.ssm.time_step_rank", 4),
+        ("qwen35moe", "qwen35moe.ssm.group_count", 1),
+        ("qwen3next", "qwen3next.ssm.conv_kernel", 3),
+        ("granitehybrid", "granitehybrid.ssm.state_size", 3),
+        ("bamba", "granitehybrid.ssm.inner_size", 96),
     ] {
         let loaded = opened(name, &[(key, whole(value))]).and_then(|checkpoint| {
             checkpoint

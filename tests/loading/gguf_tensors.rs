@@ -116,7 +116,14 @@ fn queries_keys_and_values_may_be_one_tensor_or_three() {
         assert_ne!(changed.len(), file.len(), "{name}");
         assert_eq!(result(&changed, name), result(&file, name), "{name}");
     }
-    for name in ["jina-bert-v2", "jina-bert-v2-code", "apertus"] {
+    for name in [
+        "jina-bert-v2",
+        "jina-bert-v2-code",
+        "apertus",
+        "qwen35",
+        "qwen3next",
+        "granitehybrid",
+    ] {
         let file = bytes(name);
         let changed = with_tensors(&file, joined);
         assert_ne!(changed.len(), file.len(), "{name}");
@@ -198,7 +205,15 @@ fn gates_and_other_projections_of_experts_may_be_one_tensor() {
     if !is_present(FOLDER) {
         return;
     }
-    for name in ["glm4moe", "deepseek2", "granitemoe-shared", "ernie4_5-moe"] {
+    for name in [
+        "glm4moe",
+        "deepseek2",
+        "granitemoe-shared",
+        "ernie4_5-moe",
+        "qwen35moe",
+        "qwen3next",
+        "granitehybrid-experts",
+    ] {
         let file = bytes(name);
         let changed = with_tensors(&file, |tensors| {
             let all = tensors.clone();

@@ -38,6 +38,7 @@ mod forms;
 mod gemma3n_keys;
 mod gemma4_keys;
 mod gguf_architectures;
+mod gguf_hybrids;
 mod gguf_keys;
 mod gguf_tensors;
 mod gguf_types;

@@ -49,6 +49,7 @@ for made in json.loads(sys.argv[2]):
         kind = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
         class Tiny(kind):
             model_arch = kind.model_arch
+            no_mtp = not hparams.get("mtp_num_hidden_layers")
             def set_vocab(self):
                 text = self.hparams.get("text_config", self.hparams)
                 n, add = text["vocab_size"], self.gguf_writer
@@ -220,8 +221,8 @@ def verdict(program: dict | str, folder: Path) -> tuple[bool, str]:
 
 def architectures() -> set[str]:
     """Those of the program's tables."""
-    tables = (ROOT.parent / "src/checkpoint/gguf/architectures").glob("*.txt")
-    return {name for table in tables for name in re.findall(r"(?m)^\[(\S+) = ", table.read_text())}
+    tables = (ROOT.parent / "src/checkpoint/gguf/architectures").glob("*.json")
+    return {name for table in tables for name in re.findall(r'"name": "(\S+)", "read_as"', table.read_text())}
 
 
 def architecture(folder: Path) -> str:

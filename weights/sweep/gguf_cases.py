@@ -176,6 +176,7 @@ SPLIT = WIDE | {"head_dim": None}
 ROUTED = {"n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 10, "n_shared_experts": 2, "first_k_dense_replace": 1}
 GROUPED = ROUTED | {"n_group": 2}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+PARTS = "it turns other pairs of dimensions where only a part of a head turns"
 EPSILON = "it takes the file's epsilon in the norms of latent attention too"
 LATENT = {
     **{"hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 36, "max_position_embeddings": 64, "head_dim": None},
@@ -188,6 +189,38 @@ YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_p
 IMAGES = {"text_config": SPLIT | {"num_hidden_layers": 2, "rms_norm_eps": 2e-3} | WIDTHS}
 ENCODER = {"hidden_size": 24, "num_attention_heads": 4, "intermediate_size": 36, "max_position_embeddings": 64}
 OLD = {"n_embd": 24, "n_head": 4, "n_inner": None, "n_positions": 64}
+
+
+def further(config: dict, tensors: Tensors) -> None:
+    """A layer that predicts the token after the next, as files of Qwen 3.5 have it: an attention layer, and a projection in front."""
+    width, last = config["hidden_size"], config["num_hidden_layers"] - 1
+    layer = f"model.layers.{last}."
+    copies = {f"mtp.layers.0.{name.removeprefix(layer)}": tensor.flip(0) for name, tensor in tensors.items() if name.startswith(layer)}
+    norms = {f"mtp.{name}.weight": torch.zeros(width) for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")}
+    tensors |= copies | norms | {"mtp.fc.weight": torch.full((width, 2 * width), 0.25)}
+    named("", full_attention_interval=2, mtp_num_hidden_layers=1)(config, tensors)
+
+
+def granite_4(config: dict, tensors: Tensors) -> None:
+    """The names of layers that its files have."""
+    kinds = {"linear_attention": "mamba", "full_attention": "attention"}
+    named("", layer_types=[kinds[kind] for kind in config["layer_types"]])(config, tensors)
+
+
+# Value heads of the keys' width, which llama.cpp demands; every second layer has attention.
+DELTA = WIDE | {
+    **{"num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2, "linear_conv_kernel_dim": 4},
+    **{"linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
+}
+SHARED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 10, "shared_expert_intermediate_size": 14}
+OF_AXES = {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.75, "mrope_section": [1, 1, 1]}}
+# An inner width of twice the model's, which llama.cpp demands too.
+MAMBA = SPLIT | {
+    **{"mamba_n_heads": 6, "mamba_d_head": 8, "mamba_expand": 2, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_conv_bias": True},
+    **{"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"], "time_step_limit": [0.0, float("inf")]},
+}
+LFM2 = SPLIT | {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3, "norm_eps": 2e-3}
+FACTORS = {"attention_multiplier": 0.4, "residual_multiplier": 0.7, "embedding_multiplier": 3.0, "logits_scaling": 2.0}
 
 CASES = {
     "llama": Case("llama", WIDE),
@@ -289,4 +322,17 @@ CASES = {
     "nomic-bert-moe": Case("nomic_bert_moe", ENCODER | {"num_hidden_layers": 4}, is_encoder=True, zero="mlp.experts.bias", remote=named("", n_positions=2048, max_trained_positions=2048, model_type="nomic_bert_of_the_hub")),
     # The class has a scaling by default, which this file does not.
     "apertus-plain": Case("apertus", SPLIT | {"rope_parameters": PLAIN}),
+    "qwen3next": Case(
+        "qwen3_next",
+        DELTA | SHARED | {"linear_num_value_heads": 4, "mlp_only_layers": [], "norm_topk_prob": True, "rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}},
+        remote=named("", full_attention_interval=2),
+    ),
+    "qwen35": Case("qwen3_5_text", DELTA | OF_AXES | {"linear_num_value_heads": 6}, remote=further),
+    "qwen35-alike": Case("qwen3_5_text", DELTA | OF_AXES | {"linear_num_value_heads": 2, "tie_word_embeddings": True}, remote=named("", full_attention_interval=2)),
+    "qwen35moe": Case("qwen3_5_moe_text", DELTA | OF_AXES | SHARED | {"linear_num_value_heads": 4}, remote=named("", full_attention_interval=2)),
+    "granitehybrid": Case("granitemoehybrid", MAMBA | FACTORS | {"intermediate_size": 36, "shared_intermediate_size": 36, "num_local_experts": 0, "num_experts_per_tok": 0, "position_embedding_type": None}, remote=granite_4),
+    "granitehybrid-experts": Case("granitemoehybrid", MAMBA | FACTORS | {"intermediate_size": 10, "shared_intermediate_size": 14, "num_local_experts": 4, "num_experts_per_tok": 2, "position_embedding_type": None}, remote=granite_4),
+    "bamba": Case("bamba", MAMBA | {"layer_types": None, "attn_layer_indices": [1], "rope_parameters": PLAIN | {"partial_rotary_factor": 0.7}}, other=PARTS, remote=named("", attn_rotary_emb=4)),
+    "lfm2": Case("lfm2", LFM2 | {"block_auto_adjust_ff_dim": False}),
+    "lfm2moe": Case("lfm2_moe", LFM2 | {"moe_intermediate_size": 10, "num_experts": 4, "num_experts_per_tok": 2, "num_dense_layers": 1, "routed_scaling_factor": 1.0}),
 }

@@ -37,6 +37,24 @@ pub(super) fn projections_apart<const N: usize>(names: [(&str, &str); N]) -> [Ru
     })
 }
 
+/// Rules for one tensor of queries, keys and values, and others each with a tensor: Qwen 3.5's.
+pub(super) fn projections() -> Vec<Rule> {
+    use MixerPart::{Key, Query, Value};
+    let fused = |(part, projection)| {
+        let weight = ["linear_attn.in_proj_qkv.weight"];
+        let rule = Rule::named(&format!("attention.delta.{part}"), &weight, &[]);
+        rule.part(Part::Mixer(MixerLayout::QueryKeyValue, projection))
+    };
+    let mut rules = projections_apart([
+        ("gate", "in_proj_z"),
+        ("write", "in_proj_b"),
+        ("decay", "in_proj_a"),
+    ])
+    .to_vec();
+    rules.extend([("query", Query), ("key", Key), ("value", Value)].map(fused));
+    rules
+}
+
 /// Returns the mixer, with Qwen's defaults of its sizes.
 pub(super) fn delta(json: &ConfigJson, d_model: usize) -> Result<GatedDeltaNetConfig> {
     let size = |key: &str, default| json.width_or(&[key], default);

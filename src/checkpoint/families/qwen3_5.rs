@@ -4,7 +4,7 @@
 //! transformers' `Qwen3_5DecoderLayer` and `Qwen3_5MoeDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3_5_moe/modeling_qwen3_5_moe.py>
 
-use super::gated_delta::{projections_apart, with_mixers};
+use super::gated_delta::{projections, with_mixers};
 use super::llama::uniform;
 use super::prelude::*;
 use super::qwen_axes::by_axes;
@@ -21,23 +21,6 @@ pub(super) fn families() -> Vec<Family> {
             .block_rules(projections())
     })
     .into()
-}
-
-fn projections() -> Vec<Rule> {
-    use MixerPart::{Key, Query, Value};
-    let fused = |(part, projection)| {
-        let weight = ["linear_attn.in_proj_qkv.weight"];
-        let rule = Rule::named(&format!("attention.delta.{part}"), &weight, &[]);
-        rule.part(Part::Mixer(MixerLayout::QueryKeyValue, projection))
-    };
-    let mut rules = projections_apart([
-        ("gate", "in_proj_z"),
-        ("write", "in_proj_b"),
-        ("decay", "in_proj_a"),
-    ])
-    .to_vec();
-    rules.extend([("query", Query), ("key", Key), ("value", Value)].map(fused));
-    rules
 }
 
 fn qwen3_5(json: &ConfigJson) -> Result<StackConfig> {

@@ -4,7 +4,7 @@
 //! transformers' `Qwen3NextDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3_next/modeling_qwen3_next.py>
 
-use super::gated_delta::{initialization, mixer_rules, with_mixers};
+use super::gated_delta::{initialization, mixer_rules, projections, with_mixers};
 use super::llama::{decoder, uniform, unrotated_block};
 use super::mixtral::{expert_rules, shared_rules, stacked_experts, with_experts};
 use super::prelude::*;
@@ -21,7 +21,7 @@ pub(super) fn family() -> Family {
         MixerLayout::QueryKeyValueGateByHead,
         MixerLayout::WriteDecayByHead,
     );
-    let projections = [
+    let by_head = [
         ("query", of_heads, heads, Query),
         ("key", of_heads, heads, Key),
         ("value", of_heads, heads, Value),
@@ -29,7 +29,9 @@ pub(super) fn family() -> Family {
         ("write", of_steps, steps, Write),
         ("decay", of_steps, steps, Decay),
     ];
-    with_expert_rules(table("qwen3_next", qwen3_next)).block_rules(projections.map(fused))
+    with_expert_rules(table("qwen3_next", qwen3_next))
+        .block_rules(by_head.map(fused))
+        .block_rules(projections()) // of GGUF files
 }
 
 /// The table for attention whose query projection also holds the gate, and for mixers without their projections.

@@ -67,6 +67,8 @@ pub(super) struct Architecture {
     pub limits: Entries<&'static str, u64>,
     /// The smallest size under a key, if the file has it.
     pub least: Entries<&'static str, u64>,
+    /// True if the value heads of a gated delta rule have [another order](super::names::value_heads).
+    pub orders_value_heads: bool,
     /// True if transformers' names have no prefix `model.`.
     #[serde(rename = "bare")]
     pub is_bare: bool,
@@ -128,6 +130,8 @@ pub(super) enum Step {
     LessOne,
     OneRow,
     Channels,
+    Vector,
+    NegatedExponential,
 }
 
 /// Returns a value that is there, null included.
@@ -199,6 +203,7 @@ impl Table for Architecture {
         self.biased.extend(&base.biased);
         self.limits.add(&base.limits, |_| false);
         self.least.add(&base.least, |_| false);
+        self.orders_value_heads |= base.orders_value_heads;
         self.is_bare |= base.is_bare;
         if self.blocks.is_empty() {
             self.blocks = base.blocks;

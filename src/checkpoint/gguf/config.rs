@@ -50,7 +50,8 @@ impl<'g> Keys<'g> {
         let fits = |(condition, name): &(Condition, &str)| match condition {
             Condition::Key | Condition::NoKey => {
                 let found = self.peek(name);
-                let is_there = found.is_some_and(|value| value != json!(0));
+                let is_there =
+                    found.is_some_and(|value| value != json!(0) && value != json!(false));
                 is_there == (*condition == Condition::Key)
             }
             Condition::Tensor | Condition::NoTensor => {

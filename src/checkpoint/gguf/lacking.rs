@@ -5,20 +5,13 @@ use crate::checkpoint::scheme::matches;
 /// The arithmetic that an architecture has and the crate lacks, for a message, by name patterns.
 const LACKING: [(&[&str], &str); 9] = [
     (
-        &[
-            "mamba*",
-            "jamba",
-            "falcon-h1",
-            "nemotron_h*",
-            "granitehybrid",
-            "plamo2",
-        ],
+        &["mamba*", "jamba", "falcon-h1", "nemotron_h*", "plamo2"],
         "state-space layers",
     ),
     (&["rwkv*", "arwkv*"], "recurrent layers"),
     (
-        &["qwen3next", "qwen35*", "qwen4exp", "kimi-linear", "kimi-k3"],
-        "gated delta networks",
+        &["qwen4exp", "kimi-linear", "kimi-k3"],
+        "its kind of gated delta rule",
     ),
     (
         &[

@@ -26,6 +26,8 @@ use self::architecture::{Architecture, all};
 pub(super) use self::config::sizes::with_keys;
 use self::config::{Described, Keys};
 pub(super) use self::constants::add_absent;
+use self::names::local;
+use self::names::value_heads::{HeadCounts, ValueHeads};
 pub(super) use self::own_config::{open_config, open_named_config};
 pub(super) use self::save::{Dense, save};
 use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
@@ -124,6 +126,7 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         return Ok(());
     };
     let first_unused = first_unused_block(&gguf.metadata);
+    let head_counts = HeadCounts::of(&gguf.metadata).filter(|_| entry.orders_value_heads);
     if entry.name == "apertus" {
         let n_layers = config.get("num_hidden_layers").and_then(Value::as_u64);
         constants::add(files, n_layers.unwrap_or(0) as usize)?;
@@ -163,6 +166,8 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         if step != ConversionStep::OneRow && !name.contains("{e}") {
             blocks = blocks.flattened();
         }
+        blocks.value_heads = head_counts
+            .and_then(|counts| ValueHeads::new(counts, local(&tensor.name), &blocks.shape));
         match blocks.shape.clone()[..] {
             [n_parts, ref of_part @ ..] if name.contains("{e}") => {
                 let rows = match of_part {
@@ -257,6 +262,10 @@ enum ConversionStep {
     OneRow,
     /// The taps of a convolution, `[channels, 1, taps]`, are stored as `[channels, taps]`.
     Channels,
+    /// A vector is stored as a matrix.
+    Vector,
+    /// A vector is stored as minus its exponential, perhaps as a matrix.
+    NegatedExponential,
 }
 
 /// A tensor in blocks, or one of several in a stack.
@@ -272,6 +281,8 @@ struct BlockTensor {
     /// The row of the stored tensor at which this one begins.
     first_row: usize,
     step: ConversionStep,
+    /// The value heads, if they have another order than in transformers.
+    value_heads: Option<ValueHeads>,
 }
 
 impl BlockTensor {
@@ -284,11 +295,18 @@ impl BlockTensor {
             factor: 1.0,
             first_row: 0,
             step,
+            value_heads: None,
         }
     }
 
-    /// Leaves out leading dimensions of 1 in a bias and a norm's weight. llama.cpp does not tell them from none.
+    /// Leaves out leading dimensions of 1 in a bias and a norm's weight, which llama.cpp does not tell from none, and all
+    /// dimensions but one in a vector that is stored as a matrix.
     fn flattened(mut self) -> Self {
+        use ConversionStep::{NegatedExponential, Vector};
+        if let Vector | NegatedExponential = self.step {
+            self.shape = vec![self.shape.iter().product()];
+            return self;
+        }
         let name = &self.part.name;
         let module = name
             .strip_suffix(".weight")
@@ -336,13 +354,37 @@ impl Compute for BlockTensor {
         // Elements of a row: 1 for a vector.
         let width: usize = self.shape.iter().skip(1).product();
         let start = self.first_row * self.columns;
-        let of = |rows: Range<usize>| {
+        let stored = |rows: Range<usize>| {
             self.numbers(files, start + rows.start * width..start + rows.end * width)
         };
+        let of = |rows: Range<usize>| match &self.value_heads {
+            None => stored(rows),
+            Some(heads) => {
+                let parts = heads.rows(rows).into_iter().map(stored);
+                let found = parts.collect::<Result<Vec<_>>>()?.concat();
+                Ok(match heads.columns() {
+                    None => found,
+                    Some(columns) => in_columns(&found, &columns),
+                })
+            }
+        };
         match self.step {
-            ConversionStep::None | ConversionStep::OneRow | ConversionStep::Channels => of(rows),
+            ConversionStep::None
+            | ConversionStep::OneRow
+            | ConversionStep::Channels
+            | ConversionStep::Vector => of(rows),
             ConversionStep::LessOne => {
                 Ok(of(rows)?.into_iter().map(|number| number - 1.0).collect())
+            }
+            ConversionStep::NegatedExponential => {
+                let logarithm = |number: f32| match number < 0.0 {
+                    true => Ok((-f64::from(number)).ln() as f32),
+                    false => {
+                        let reason = format!("contains {number}, expected numbers below 0");
+                        Err(self.part.error(reason))
+                    }
+                };
+                of(rows)?.into_iter().map(logarithm).collect()
             }
             ConversionStep::Unpermute(n_heads, n_turned) => {
                 let head = self.rows_of_head(n_heads)?;
@@ -359,8 +401,11 @@ impl Compute for BlockTensor {
     }
 
     fn coding(&self, _: &TensorFiles) -> Result<Coding> {
-        let format = self.format();
-        Ok(format.map_or(Coding::Numbers, |format| Coding::Codes(format, None)))
+        let order = self.value_heads.as_ref().and_then(ValueHeads::columns);
+        Ok(match self.format() {
+            Some(format) => Coding::Codes(format, order),
+            None => Coding::Numbers,
+        })
     }
 
     fn stored_form(&self) -> StoredForm {
@@ -415,7 +460,12 @@ impl BlockTensor {
                     codes::append(self.kind, &pairs[from * row_bytes..][..row_bytes], coded);
                 }
             }
-            _ => codes::append(self.kind, &of(rows)?, coded),
+            _ => {
+                let heads = self.value_heads.as_ref();
+                for rows in heads.map_or(vec![rows.clone()], |heads| heads.rows(rows)) {
+                    codes::append(self.kind, &of(rows)?, coded);
+                }
+            }
         }
         Ok(())
     }
@@ -438,6 +488,18 @@ impl BlockTensor {
         let n_rows = self.shape.first().copied().unwrap_or(0);
         rows_of_head(n_rows, n_heads).map_err(|reason| self.part.error(reason))
     }
+}
+
+/// Returns rows whose columns have the places that `columns` gives.
+fn in_columns(stored: &[f32], columns: &[u32]) -> Vec<f32> {
+    let mut found = vec![0.0; stored.len()];
+    let width = columns.len().max(1);
+    for (found, stored) in found.chunks_mut(width).zip(stored.chunks(width)) {
+        for (&column, &number) in columns.iter().zip(stored) {
+            found[column as usize] = number;
+        }
+    }
+    found
 }
 
 /// Returns each head's number of rows; an error if they cannot be paired.

@@ -1,5 +1,7 @@
 //! GGUF's tensor names and transformers', and the steps that llama.cpp's converter took.
 
+pub(super) mod value_heads;
+
 use serde_json::Value;
 
 use super::ConversionStep;
@@ -8,7 +10,7 @@ use super::architecture::{Architecture, Step};
 impl Architecture {
     /// Returns transformers' name for a tensor; it has `{e}` where the tensor stacks experts.
     pub fn translated(&self, name: &str) -> Option<String> {
-        let (module, parameter) = name.rsplit_once('.')?;
+        let (module, parameter) = parts_of(name);
         let (pattern, number) = pattern_of(module);
         let translated = match pattern.strip_prefix("blk.{i}.") {
             Some(local) => format!("{}{}", self.blocks, self.modules.get(local)?),
@@ -49,7 +51,7 @@ impl Architecture {
 
     /// Returns whether a tensor with this name is not read: its module is dropped, or its block has this number or a later one.
     pub fn leaves_out(&self, name: &str, first_unused: u64) -> bool {
-        let module = name.rsplit_once('.').map_or(name, |(module, _)| module);
+        let (module, _) = parts_of(name);
         match module
             .strip_prefix("blk.")
             .and_then(|rest| rest.split_once('.'))
@@ -68,8 +70,7 @@ impl Architecture {
     pub fn step(&self, config: &Value, name: &str) -> ConversionStep {
         let size = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(1) as usize;
         let (n_heads, n_kv_heads) = (size("num_attention_heads"), size("num_key_value_heads"));
-        let module = name.rsplit_once('.').map_or(name, |(module, _)| module);
-        let module = module.rsplit('.').next().unwrap_or(module);
+        let module = local(name);
         let is_meant = |pattern: &str| match pattern.strip_prefix('*') {
             Some(ending) => module.ends_with(ending),
             None => module == pattern,
@@ -85,9 +86,28 @@ impl Architecture {
             Some(Step::LessOne) if name.ends_with(".weight") => ConversionStep::LessOne,
             Some(Step::OneRow) => ConversionStep::OneRow,
             Some(Step::Channels) => ConversionStep::Channels,
+            Some(Step::Vector) => ConversionStep::Vector,
+            Some(Step::NegatedExponential) => ConversionStep::NegatedExponential,
             _ => ConversionStep::None,
         }
     }
+}
+
+/// Returns a tensor's module and parameter. The parameter is empty for a tensor that is named as its module.
+fn parts_of(name: &str) -> (&str, &str) {
+    match name.rsplit_once('.') {
+        Some((block, module)) if module.starts_with("ssm_") && block.starts_with("blk.") => {
+            (name, "")
+        }
+        Some(parts) => parts,
+        None => (name, ""),
+    }
+}
+
+/// Returns the last part of a tensor's module.
+pub(super) fn local(name: &str) -> &str {
+    let (module, _) = parts_of(name);
+    module.rsplit('.').next().unwrap_or(module)
 }
 
 /// Returns a module's name with `{i}` for its block's number, and that number.

@@ -40,8 +40,17 @@ pub(super) fn add(
     if local == GATE_UP && !has(GATE_UP) && HALVES.iter().all(|half| has(half)) {
         return halved(entry, files, tensor, &HALVES.map(named));
     }
-    if local == FUSED && !has(FUSED) && APART.iter().all(|part| has(part)) {
-        return part(entry, config, files, tensor, &APART.map(named));
+    // A gated delta rule has a tensor by that name too, in other layers than those with attention and gates.
+    let of_mixer = entry.modules.get(FUSED);
+    let of_mixer = of_mixer.is_some_and(|name| name.starts_with("linear_attn."));
+    let convolution = format!("{block}.ssm_conv1d.weight");
+    let is_mixer = || {
+        let gguf = files.gguf();
+        gguf.is_some_and(|gguf| gguf.tensors.iter().any(|other| other.name == convolution))
+    };
+    let is_parted = !has(FUSED) || of_mixer && !is_mixer();
+    if local == FUSED && is_parted && APART.iter().all(|part| has(part)) {
+        return part(entry, config, files, tensor, &APART.map(named), of_mixer);
     }
     if APART.contains(&local) && has(FUSED) && !APART.iter().any(|part| has(part)) {
         return join(entry, files, &APART.map(named), &named(FUSED));
@@ -49,13 +58,14 @@ pub(super) fn add(
     Ok(false)
 }
 
-/// Divides a fused tensor among the heads.
+/// Divides a fused tensor among the heads; with gates, each query has one beside it.
 fn part(
     entry: &Architecture,
     config: &Value,
     files: &mut TensorFiles,
     tensor: &GgufTensor,
     names: &[String; 3],
+    has_gates: bool,
 ) -> Result<bool> {
     let size = |key: &str| config.get(key).and_then(Value::as_u64);
     let n_heads = size("num_attention_heads").unwrap_or(1).max(1) as usize;
@@ -65,6 +75,7 @@ fn part(
     };
     let flat = BlockTensor::new(tensor, stored.clone(), ConversionStep::None).flattened();
     let n_rows = flat.shape.first().copied().unwrap_or(0);
+    let n_heads = if has_gates { 2 * n_heads } else { n_heads };
     let all_heads = n_heads + 2 * n_kv_heads;
     if !n_rows.is_multiple_of(all_heads) {
         let reason = format!("its {n_rows} rows cannot be divided among {all_heads} heads");

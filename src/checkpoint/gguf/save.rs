@@ -200,8 +200,14 @@ impl EntrySource {
                 ));
             }
             match self.step {
-                ConversionStep::None | ConversionStep::OneRow | ConversionStep::Channels => {}
+                ConversionStep::None
+                | ConversionStep::OneRow
+                | ConversionStep::Channels
+                | ConversionStep::Vector => {}
                 ConversionStep::LessOne => one.iter_mut().for_each(|number| *number += 1.0),
+                ConversionStep::NegatedExponential => {
+                    one.iter_mut().for_each(|number| *number = -number.exp());
+                }
                 ConversionStep::Unpermute(n_heads, n_turned) => {
                     let n_rows = self.entry.shape.first().copied().unwrap_or(0);
                     check_room(name, one.len())?;

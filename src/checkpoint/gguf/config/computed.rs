@@ -26,6 +26,9 @@ const ALL: &[(&str, Compute)] = &[
     ("key-heads-of-attention", |keys, _| {
         keys.key_heads_of_attention()
     }),
+    ("layers-of-attention", |keys, _| keys.layers_of_attention()),
+    ("recurrent-layers", |keys, _| keys.recurrent_layers()),
+    ("divided", |keys, names| keys.divided(names)),
     ("sections", |keys, _| keys.sections()),
     ("n-blocks", |keys, _| Ok(keys.n_blocks()?.into())),
     // llama.cpp's for files without the keys.
@@ -175,6 +178,19 @@ impl Keys<'_> {
         Ok(left.into())
     }
 
+    /// One size divided by another, without a remainder.
+    fn divided(&self, names: &str) -> Result<Value> {
+        let (of, by) = names.split_once(' ').unwrap_or((names, ""));
+        let (size, divisor) = (self.size(of)?, self.size(by)?);
+        match divisor > 0 && size.is_multiple_of(divisor) {
+            true => Ok((size / divisor).into()),
+            false => Err(self.error(
+                of,
+                format!("is {size}, expected a multiple of {by}, which is {divisor}"),
+            )),
+        }
+    }
+
     /// The kinds for layers: the first have one kind, the others another.
     fn layers_from(&self, kinds: &str) -> Result<Value> {
         let (first, other) = kinds.split_once(' ').unwrap_or((kinds, ""));
@@ -207,6 +223,44 @@ impl Keys<'_> {
     fn types_by_key_heads(&self, other: &str) -> Result<Value> {
         let kind = |n: usize| if n == 0 { other } else { "full_attention" };
         Ok(self.key_heads()?.into_iter().map(kind).collect())
+    }
+
+    /// The indices of the layers with key heads.
+    fn layers_of_attention(&self) -> Result<Value> {
+        let layers = self.key_heads()?.into_iter().enumerate();
+        let attended = layers.filter(|(_, n)| *n > 0).map(|(i, _)| i);
+        Ok(attended.collect())
+    }
+
+    /// The types of layers: the file says which are recurrent, or at which interval layers have attention.
+    fn recurrent_layers(&self) -> Result<Value> {
+        const KEYS: [&str; 2] = ["attention.recurrent_layers", "full_attention_interval"];
+        let n_blocks = self.n_blocks()?;
+        let kind = |is_recurrent: bool| match is_recurrent {
+            true => "linear_attention",
+            false => "full_attention",
+        };
+        let interval = match self.optional(KEYS[1]) {
+            Some(_) => self.size(KEYS[1])?.max(1),
+            None => 4,
+        };
+        let Some(layers) = self.optional(KEYS[0]) else {
+            return Ok((0..n_blocks)
+                .map(|i| kind((i + 1) % interval != 0))
+                .collect());
+        };
+        let is_recurrent = |layer: &Value| layer.as_bool().or(layer.as_u64().map(|n| n != 0));
+        let layers = match &layers {
+            Value::Array(layers) => layers.get(..n_blocks).and_then(|layers| {
+                let kinds = layers.iter().map(|layer| is_recurrent(layer).map(kind));
+                kinds.collect()
+            }),
+            all => is_recurrent(all).map(|is| vec![kind(is); n_blocks].into()),
+        };
+        layers.ok_or_else(|| {
+            let reason = format!("expected true or false for each of {n_blocks} layers");
+            self.error(KEYS[0], reason)
+        })
     }
 
     /// The number of key heads in the layers with attention.

@@ -6,7 +6,7 @@ use crate::checkpoint::gguf::described;
 use crate::error::{Error, Result};
 
 /// Parts of a tensor's name, and keys that decide whether there is such a tensor, and its shape. The first line that fits counts.
-const SIZES: [(&str, &str); 7] = [
+const SIZES: [(&str, &str); 8] = [
     (
         "shared_expert",
         "expert_shared_count expert_shared_feed_forward_length expert_feed_forward_length leading_dense_block_count",
@@ -19,6 +19,10 @@ const SIZES: [(&str, &str); 7] = [
         "q_a_ q_b_ kv_a_ kv_b_",
         "attention.q_lora_rank attention.kv_lora_rank attention.key_length_mla attention.value_length_mla \
          attention.key_length attention.value_length attention.head_count rope.dimension_count",
+    ),
+    (
+        "linear_attn mamba.",
+        "ssm.time_step_rank ssm.group_count ssm.inner_size ssm.state_size ssm.conv_kernel full_attention_interval",
     ),
     ("per_layer", "embedding_length_per_layer_input"),
     ("altup", "altup.num_inputs"),
