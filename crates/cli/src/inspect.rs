@@ -5,7 +5,7 @@ use std::{fmt::Write, path::PathBuf};
 use anyhow::{Context, Result};
 use candle_blocks::candle_core::{DType, Device};
 use candle_blocks::config::{EmbeddingsConfig, ModelConfig};
-use candle_blocks::{BlockConfig, Checkpoint, LoadReport, StackConfig, Weights};
+use candle_blocks::{BlockConfig, Checkpoint, FeedForwardForm, LoadReport, StackConfig, Weights};
 use serde::Serialize;
 
 use crate::model::SourceArgs;
@@ -182,7 +182,6 @@ fn text(inspection: &Inspection) -> Result<String> {
     writeln!(out, "family     {}", Escaped(inspection.family))?;
     writeln!(out, "blocks     {}", inspection.n_blocks)?;
     if let Some(block) = inspection.config.blocks.first() {
-        let feed_forward = &block.feed_forward;
         writeln!(out, "width      {}", block.d_model())?;
         let blocks = inspection.config.blocks.iter();
         let states = blocks.clone().filter_map(|block| block.facts().state);
@@ -193,6 +192,8 @@ fn text(inspection: &Inspection) -> Result<String> {
                 "recurrent  {n} of {all} blocks, with a state of {largest} elements for each sequence"
             )?;
         }
+        let is_fed = |block: &&BlockConfig| block.feed_forward.form != FeedForwardForm::Absent;
+        let fed = blocks.clone().find(is_fed);
         if let Some(attention) = blocks.flat_map(BlockConfig::attention).next() {
             writeln!(
                 out,
@@ -207,12 +208,14 @@ fn text(inspection: &Inspection) -> Result<String> {
                 )?;
             }
         }
-        writeln!(
-            out,
-            "feed-fwd   {} hidden, {}, {:?}",
-            feed_forward.d_ff, feed_forward.activation, feed_forward.form
-        )?;
-        if let Some(experts) = &feed_forward.experts {
+        if let Some(BlockConfig { feed_forward, .. }) = fed {
+            writeln!(
+                out,
+                "feed-fwd   {} hidden, {}, {:?}",
+                feed_forward.d_ff, feed_forward.activation, feed_forward.form
+            )?;
+        }
+        if let Some(experts) = fed.and_then(|block| block.feed_forward.experts) {
             writeln!(
                 out,
                 "experts    {}, of which each position uses {}",
@@ -226,10 +229,11 @@ fn text(inspection: &Inspection) -> Result<String> {
                 cross.n_heads, cross.head_dim, cross.d_encoder
             )?;
         }
+        let placement = fed.map_or(block.attention_placement, |of| of.feed_forward_placement);
         writeln!(
             out,
-            "norm       {:?}, eps {:e}, {:?}, {:?}",
-            block.norm.kind, block.norm.eps, block.feed_forward_placement, block.topology
+            "norm       {:?}, eps {:e}, {placement:?}, {:?}",
+            block.norm.kind, block.norm.eps, block.topology
         )?;
     }
     if let Some(model) = inspection.model {

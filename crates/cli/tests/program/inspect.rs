@@ -131,6 +131,7 @@ fn expected(block: &BlockConfig) -> Expected {
     let n_up = match ff.form {
         FeedForwardForm::Plain => 1,
         FeedForwardForm::Gated => 2,
+        FeedForwardForm::Absent => 0,
         other => panic!("{other:?} is new"),
     };
     let mlp = |d_ff: usize| {
@@ -173,6 +174,7 @@ fn expected(block: &BlockConfig) -> Expected {
             let biases = if of.convolution_bias { convolved } else { 0 };
             projected * of.d_model + convolved * of.taps + biases + 3 * of.n_heads
         }
+        MixerConfig::Absent { .. } => 0,
         other => attention(other.attention().unwrap()),
     };
     Expected {

@@ -339,7 +339,7 @@ impl FeedForwardConfig {
         Self {
             d_ff: 0,
             form: FeedForwardForm::Absent,
-            ..Self::new(d_model)
+            ..Self::new(d_model).with_bias(false)
         }
     }
 
@@ -377,10 +377,10 @@ impl FeedForwardConfig {
     pub fn validate(&self) -> Result<()> {
         size("d_model", self.d_model)?;
         if self.form == FeedForwardForm::Absent {
-            return match *self == Self::absent(self.d_model) {
-                true => Ok(()),
-                false => Err(Error::InvalidConfig(
-                    "an absent feed-forward has settings; use FeedForwardConfig::absent"
+            return match (self.d_ff, self.experts) {
+                (0, None) => Ok(()),
+                _ => Err(Error::InvalidConfig(
+                    "an absent feed-forward has a width or experts; use FeedForwardConfig::absent"
                         .to_string(),
                 )),
             };
