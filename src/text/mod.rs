@@ -25,6 +25,7 @@ pub use classifier::{Scores, TextClassifier};
 pub use embedder::TextEmbedder;
 pub use generator::{Prompt, TextGeneration, TextGenerator};
 pub use options::TextOptions;
+pub use scoring::FunctionToApply;
 pub use sentences::pooling::Pooling;
 pub use tokenizer::truncation::TruncationStrategy;
 pub use tokenizer::{TokenizedText, Tokenizer};

@@ -11,7 +11,9 @@ use super::sentence_files::{
     EachToken, Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures, heads, torch_class,
 };
 use super::sentences::{Sentences, VectorSource};
-use super::{Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy};
+use super::{
+    FunctionToApply, Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy,
+};
 use crate::config::{Activation, Precision};
 use crate::error::{Error, Result, setters};
 use crate::text::encoder::folder::Folder;
@@ -56,6 +58,7 @@ pub struct TextOptions {
     truncation: Option<TruncationStrategy>,
     pooling: Vec<Pooling>,
     normalize: Option<bool>,
+    function_to_apply: Option<FunctionToApply>,
 }
 
 /// The form of the weights.
@@ -83,6 +86,8 @@ impl TextOptions {
         truncation(truncation: TruncationStrategy) => truncation = Some(truncation);
         /// Sets whether vectors are normalized to length 1, overriding the files.
         normalize(normalize: bool) => normalize = Some(normalize);
+        /// Sets the function that converts a classifier's logits to scores, overriding the files.
+        function_to_apply(function: FunctionToApply) => function_to_apply = Some(function);
     }
 
     /// Loads the weights unpacked, in this dtype and on this device.
@@ -223,6 +228,7 @@ impl TextOptions {
         };
         let json = checkpoint.config_json()?;
         let named = match (files.scoring, &json) {
+            _ if self.function_to_apply.is_some() => self.function_to_apply.map(Into::into),
             (None, Some(json)) => torch_class::of_cross_encoder(json)?,
             (scoring, _) => scoring,
         };
@@ -254,6 +260,7 @@ impl TextOptions {
             ("normalize", self.normalize.is_some()),
             ("max_length", self.max_length.is_some()),
             ("truncation", self.truncation.is_some()),
+            ("function_to_apply", self.function_to_apply.is_some()),
         ];
         if let Some((name, _)) = for_vectors.into_iter().find(|(_, is_set)| *is_set) {
             let reason = "has no effect on generated text; leave it out, or open an embedder";
