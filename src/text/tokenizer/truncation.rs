@@ -73,6 +73,8 @@ pub(crate) struct TokenLimit {
     pub max_length: usize,
     pub direction: TruncationDirection,
     pub strategy: TruncationStrategy,
+    /// A text that the strategy cannot truncate is left whole, not refused.
+    pub keeps_whole: bool,
 }
 
 /// The rule by which both texts of a pair are shortened.
