@@ -173,7 +173,7 @@ fn labels_of_the_caller_are_ranked_as_by_transformers() {
     if !is_present("tasks") {
         return;
     }
-    for name in ["entailment-last", "entailment-first"] {
+    for name in ["entailment-last", "entailment-first", "entailment-python"] {
         let expected = results(name);
         let texts = strings(&expected["texts"]);
         let classifier = ZeroShotClassifier::open(model(name)).unwrap();
