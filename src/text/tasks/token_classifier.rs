@@ -139,7 +139,7 @@ impl TokenClassifier {
                     .iter()
                     .collect();
                 token.is_subword = match knows_words {
-                    true => token.word.chars().count() != end - start,
+                    true => token.word.chars().count() != written.chars().count(),
                     // transformers' guess: a word begins at a space.
                     false => {
                         let before = start.checked_sub(1).and_then(|at| characters.get(at));
