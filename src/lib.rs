@@ -277,6 +277,8 @@ mod pages {
     struct ReadmePage;
     #[doc = include_str!("../docs/embeddings.md")]
     struct EmbeddingsPage;
+    #[doc = include_str!("../docs/tasks.md")]
+    struct TasksPage;
     #[doc = include_str!("../docs/generation.md")]
     struct GenerationPage;
     #[doc = include_str!("../docs/inputs.md")]

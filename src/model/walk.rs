@@ -100,6 +100,22 @@ impl Model {
         self.run(input, attended, None)
     }
 
+    /// Returns the head's logits `[n, n_out]` at some positions of a batch, given as `row * seq + position`, without computing
+    /// those of the others.
+    ///
+    /// # Errors
+    /// If the model has no head that reads every position, or as in [`Self::forward`].
+    #[cfg(feature = "text")]
+    pub(crate) fn logits_at(&self, input: &ModelInput, positions: &[u32]) -> Result<Tensor> {
+        let (_, hidden_states) = self.hidden_states(input, None, None)?;
+        let positions = Tensor::new(positions, &self.device)?;
+        let rows = hidden_states.flatten(0, 1)?.index_select(&positions, 0)?; // [n, d_model]
+        match self.logits(&rows.unsqueeze(0)?, None, input)? {
+            Some(logits) if logits.rank() == 3 => logits.squeeze(0),
+            _ => bail!("the model has no head that reads every position"),
+        }
+    }
+
     fn run(
         &self,
         input: &ModelInput,
@@ -107,6 +123,24 @@ impl Model {
         observer: Option<&mut Observer>,
     ) -> Result<ModelOutput> {
         let input = &*self.own_input(input);
+        let (embeddings, last_hidden_state) = self.hidden_states(input, attended, observer)?;
+        let pooler_output = self.pool(&last_hidden_state, input)?;
+        let logits = self.logits(&last_hidden_state, pooler_output.as_ref(), input)?;
+        Ok(ModelOutput {
+            embeddings,
+            last_hidden_state,
+            pooler_output,
+            logits,
+        })
+    }
+
+    /// Returns the first block's input, and the output of the blocks.
+    fn hidden_states(
+        &self,
+        input: &ModelInput,
+        attended: Option<&Tensor>,
+        observer: Option<&mut Observer>,
+    ) -> Result<(Tensor, Tensor)> {
         let embeddings = match attended {
             Some(mask) => self.embed(&input.clone().with_mask(mask))?,
             None => self.embed(input)?,
@@ -132,15 +166,7 @@ impl Model {
             None => self.stack.forward_with(&embeddings, &context)?,
             Some(observer) => self.stack.observe(&embeddings, &context, observer)?,
         };
-        let last_hidden_state = self.projected_back(blocks)?;
-        let pooler_output = self.pool(&last_hidden_state, input)?;
-        let logits = self.logits(&last_hidden_state, pooler_output.as_ref(), input)?;
-        Ok(ModelOutput {
-            embeddings,
-            last_hidden_state,
-            pooler_output,
-            logits,
-        })
+        Ok((embeddings, self.projected_back(blocks)?))
     }
 
     /// Returns the values to add to scores, `[batch, 1, 1 or seq, seq]`, that hide the tokens to which the model does not

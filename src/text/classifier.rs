@@ -60,7 +60,8 @@ impl Head {
 pub struct Scores {
     /// The head's output, one value for each label.
     pub logits: Vec<f32>,
-    /// The logits after the model's activation. If the files name one, that is sentence-transformers' `CrossEncoder`
+    /// The logits after the function of [`TextOptions::function_to_apply`](crate::text::TextOptions::function_to_apply), or
+    /// else after the model's activation. If the files name one, that is sentence-transformers' `CrossEncoder`
     /// activation. Otherwise it is that of transformers' text classification: the identity for regression, the sigmoid for a
     /// single label or multi-label classification, and the softmax in all other cases.
     pub scores: Vec<f32>,
@@ -76,6 +77,13 @@ impl Scores {
             }
         }
         best
+    }
+
+    /// Returns the indices of the labels, the highest score first, and equal ones in the order of the labels.
+    pub fn ranked(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.scores.len()).collect();
+        order.sort_by(|&a, &b| self.scores[b].total_cmp(&self.scores[a]));
+        order
     }
 }
 
@@ -192,7 +200,7 @@ impl TextClassifier {
     }
 
     /// Returns each text's logits.
-    fn logits(&self, texts: &[TextInput], prompt: &str) -> Result<Vec<Vec<f32>>> {
+    pub(super) fn logits(&self, texts: &[TextInput], prompt: &str) -> Result<Vec<Vec<f32>>> {
         let mut all = vec![Vec::new(); texts.len()];
         match &self.head {
             Head::Own(encoder) => {

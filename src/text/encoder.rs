@@ -29,6 +29,8 @@ pub(super) struct Encoder {
     /// The chat template for texts, if the model needs one.
     messages: Option<Messages>,
     max_length: Option<usize>,
+    /// The number of positions that the model has; `None` if any number of tokens fits.
+    n_positions: Option<usize>,
     lengths: BatchLengths,
     /// The padding token for the shorter sequences of a batch.
     padding: u32,
@@ -91,10 +93,14 @@ impl Encoder {
         let length = match reading.limit {
             LengthLimit::OfFiles => trained()?,
             LengthLimit::Tokens(length) | LengthLimit::Asked(length) => Some(length),
-            LengthLimit::Positions => None,
+            LengthLimit::OfTokenizer => tokenizer.max_length()?,
+            LengthLimit::Positions | LengthLimit::Unlimited => None,
         };
         let positions = embeddings.positions.map(|table| table.n_positions());
-        let max_length = least([length, positions]);
+        let max_length = match reading.limit {
+            LengthLimit::OfTokenizer | LengthLimit::Unlimited => length,
+            _ => least([length, positions]),
+        };
         let expansion = reading.expansion.as_ref();
         let side = reading.padding_side;
         let expansion = expansion.map(|added| Expansion::new(added, side, &tokenizer, positions));
@@ -122,6 +128,9 @@ impl Encoder {
         }
         if let Some(max_length) = max_length {
             tokenizer.truncate_by(max_length, reading.truncation)?;
+            if reading.keeps_whole {
+                tokenizer.keep_whole();
+            }
         }
         if reading.lower_case {
             tokenizer.lower_case()?;
@@ -164,6 +173,7 @@ impl Encoder {
             tokenizer,
             messages,
             max_length,
+            n_positions: positions,
             lengths,
             padding,
         })
@@ -234,6 +244,15 @@ impl Encoder {
         for text in &mut encoded {
             self.expansion.iter().for_each(|added| added.lengthen(text));
         }
+        self.check(&encoded)?;
+        Ok(encoded)
+    }
+
+    /// Checks that the model can read tokenized texts.
+    ///
+    /// # Errors
+    /// [`Error::Text`] if a text has no token, one that the model does not have, or more than the model has positions.
+    pub fn check(&self, encoded: &[TokenizedText]) -> Result<()> {
         let embeddings = token_embeddings(&self.model)?;
         let beyond = |ids: &[u32], n: usize| ids.iter().copied().find(|&id| id as usize >= n);
         for (index, text) in encoded.iter().enumerate() {
@@ -241,6 +260,12 @@ impl Encoder {
             if text.ids.is_empty() {
                 let reason = "the tokenizer returns no token for it; leave it out, or give a text";
                 return fail(reason.to_string());
+            }
+            if let Some(n) = self.n_positions.filter(|&n| n < text.ids.len()) {
+                return fail(format!(
+                    "has {} tokens, but the model has {n} positions; shorten it, or set a max_length of up to {n}",
+                    text.ids.len()
+                ));
             }
             if let Some(id) = beyond(&text.ids, embeddings.n_tokens) {
                 return fail(format!(
@@ -259,7 +284,7 @@ impl Encoder {
                 ));
             }
         }
-        Ok(encoded)
+        Ok(())
     }
 
     /// Runs the model on all texts in batches. Calls `each` with the indices of a batch's texts and the output.
@@ -281,6 +306,35 @@ impl Encoder {
                 }
             };
             each(batch, output)
+        })
+    }
+
+    /// Calls `each` with a text's index and the logits `[n, n_tokens]` of those of its tokens that `selected` names, one batch
+    /// of texts after another. Other tokens' logits are not computed.
+    ///
+    /// # Errors
+    /// The errors of [`Model::forward`]; an error from `each` ends the run.
+    pub fn logits_at(
+        &self,
+        texts: &[TokenizedText],
+        selected: &[Vec<usize>],
+        mut each: impl FnMut(usize, Tensor) -> Result<()>,
+    ) -> Result<()> {
+        self.each_batch(texts, self.lengths, |batch, input| {
+            let seq = input.input_ids.as_ref().map_or(Ok(0), |ids| ids.dim(1))?;
+            let rows = batch.iter().enumerate();
+            let rows = rows.flat_map(|(row, &text)| {
+                let tokens = selected[text].iter();
+                tokens.map(move |token| (row * seq + token) as u32)
+            });
+            let logits = self.model.logits_at(&input, &rows.collect::<Vec<_>>())?;
+            let mut before = 0;
+            for &text in batch {
+                let n = selected[text].len();
+                each(text, logits.narrow(0, before, n)?)?;
+                before += n;
+            }
+            Ok(())
         })
     }
 

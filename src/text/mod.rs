@@ -1,8 +1,9 @@
 //! Converts texts to vectors, scores and texts (feature `text`).
 //!
 //! A [`TextEmbedder`] computes vectors for texts, as sentence-transformers does. A [`TextClassifier`] returns scores for
-//! labels, given texts or pairs. A [`TextGenerator`] continues texts, and conversations that a [`ChatTemplate`] writes. All
-//! of them read texts with a [`Tokenizer`].
+//! labels, given texts or pairs, and a [`ZeroShotClassifier`] for labels that the caller names. A [`TokenClassifier`] finds
+//! entities, and a [`MaskFiller`] tokens for gaps. A [`TextGenerator`] continues texts, and conversations that a
+//! [`ChatTemplate`] writes. All of them read texts with a [`Tokenizer`].
 
 mod chat;
 mod classifier;
@@ -16,6 +17,7 @@ mod prompts;
 mod scoring;
 mod sentence_files;
 mod sentences;
+mod tasks;
 mod tokenizer;
 mod tokenizer_class;
 
@@ -25,6 +27,11 @@ pub use classifier::{Scores, TextClassifier};
 pub use embedder::TextEmbedder;
 pub use generator::{Prompt, TextGeneration, TextGenerator};
 pub use options::TextOptions;
+pub use scoring::FunctionToApply;
 pub use sentences::pooling::Pooling;
+pub use tasks::entities::{Aggregation, Entity};
+pub use tasks::mask_filler::{Filling, MaskFiller};
+pub use tasks::token_classifier::TokenClassifier;
+pub use tasks::zero_shot::{HypothesisTemplate, RankedLabels, ZeroShotClassifier};
 pub use tokenizer::truncation::TruncationStrategy;
 pub use tokenizer::{TokenizedText, Tokenizer};

@@ -6,13 +6,17 @@ use candle_core::{DType, Device};
 
 use super::classifier::Head;
 use super::encoder::Encoder;
+use super::prompts::Prompts;
 use super::scoring::ScoreFunction;
 use super::sentence_files::{
     EachToken, Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures, heads, torch_class,
 };
 use super::sentences::{Sentences, VectorSource};
-use super::{Pooling, TextClassifier, TextEmbedder, TextGenerator, TruncationStrategy};
-use crate::config::{Activation, Precision};
+use super::{
+    FunctionToApply, MaskFiller, Pooling, TextClassifier, TextEmbedder, TextGenerator,
+    TokenClassifier, TruncationStrategy, ZeroShotClassifier,
+};
+use crate::config::{Activation, HeadTask, Precision};
 use crate::error::{Error, Result, setters};
 use crate::text::encoder::folder::Folder;
 use crate::text::encoder::reading::{LengthLimit, TextReading};
@@ -36,7 +40,7 @@ const ENCODERS: &[&str] = &[
     "umt5",
 ];
 
-/// Options for opening a [`TextEmbedder`], a [`TextClassifier`] or a [`TextGenerator`]. By default the files determine everything, and the model
+/// Options for opening a [`TextEmbedder`], a classifier, a [`MaskFiller`] or a [`TextGenerator`]. By default the files determine everything, and the model
 /// is packed in f32 for inference on the CPU.
 ///
 /// ```no_run
@@ -56,6 +60,7 @@ pub struct TextOptions {
     truncation: Option<TruncationStrategy>,
     pooling: Vec<Pooling>,
     normalize: Option<bool>,
+    function_to_apply: Option<FunctionToApply>,
 }
 
 /// The form of the weights.
@@ -83,6 +88,8 @@ impl TextOptions {
         truncation(truncation: TruncationStrategy) => truncation = Some(truncation);
         /// Sets whether vectors are normalized to length 1, overriding the files.
         normalize(normalize: bool) => normalize = Some(normalize);
+        /// Sets the function that converts a classifier's logits to scores, overriding the files.
+        function_to_apply(function: FunctionToApply) => function_to_apply = Some(function);
     }
 
     /// Loads the weights unpacked, in this dtype and on this device.
@@ -205,24 +212,14 @@ impl TextOptions {
                 (Head::NextToken { encoder, yes, no }, vec![label(0)])
             }
             ResultBody::Classifier | ResultBody::Pooling(_) | ResultBody::EachToken(_) => {
-                folder.check_head(&checkpoint)?;
-                let encoder = match checkpoint.second_stack()? {
-                    // BART's head is the decoder's.
-                    Some(_) => {
-                        let whole = self.loader(&checkpoint).seq2seq()?;
-                        Encoder::with_decoder(whole, &checkpoint, files.reading)?
-                    }
-                    None => Encoder::new(
-                        self.loader(&checkpoint).model()?,
-                        &checkpoint,
-                        files.reading,
-                    )?,
-                };
+                let task = HeadTask::SequenceClassification;
+                let encoder = self.with_head(&folder, &checkpoint, files.reading, task)?;
                 (Head::Own(encoder), checkpoint.labels()?)
             }
         };
         let json = checkpoint.config_json()?;
         let named = match (files.scoring, &json) {
+            _ if self.function_to_apply.is_some() => self.function_to_apply.map(Into::into),
             (None, Some(json)) => torch_class::of_cross_encoder(json)?,
             (scoring, _) => scoring,
         };
@@ -243,26 +240,134 @@ impl TextOptions {
         ))
     }
 
+    /// Opens a classifier for labels that the caller names, by a model trained on entailment (natural language inference).
+    /// Files of sentence-transformers are not read.
+    ///
+    /// # Errors
+    /// If the checkpoint has no classification head with two labels, `label2id` is malformed, a file is missing or malformed,
+    /// the tokenizer belongs to another model, or an option is set that vectors alone have.
+    pub fn zero_shot_classifier(self, path: impl AsRef<Path>) -> Result<ZeroShotClassifier> {
+        let reading = TextReading {
+            limit: LengthLimit::OfTokenizer,
+            truncation: TruncationStrategy::OnlyFirst,
+            keeps_whole: true,
+            ..TextReading::default()
+        };
+        let task = HeadTask::SequenceClassification;
+        let (checkpoint, encoder, notes) = self.for_task(path.as_ref(), task, reading)?;
+        let classifier = TextClassifier::new(
+            Head::Own(encoder),
+            checkpoint.labels()?,
+            ScoreFunction::Each(Activation::Identity),
+            Prompts::default(),
+            notes,
+        );
+        ZeroShotClassifier::new(classifier, &checkpoint)
+    }
+
+    /// Opens a classifier of tokens, which finds entities.
+    ///
+    /// # Errors
+    /// If the checkpoint has no token classification head, `id2label` lacks a label, a file is missing or malformed, the
+    /// tokenizer belongs to another model, or an option is set that vectors or pairs alone have.
+    pub fn token_classifier(self, path: impl AsRef<Path>) -> Result<TokenClassifier> {
+        self.refuse_of_pairs("a text without a second one")?;
+        let reading = TextReading {
+            limit: LengthLimit::OfTokenizer,
+            ..TextReading::default()
+        };
+        let task = HeadTask::TokenClassification;
+        let (checkpoint, encoder, notes) = self.for_task(path.as_ref(), task, reading)?;
+        Ok(TokenClassifier::new(encoder, checkpoint.labels()?, notes))
+    }
+
+    /// Opens a masked language model, which fills gaps.
+    ///
+    /// # Errors
+    /// If the checkpoint has no masked language modeling head, the tokenizer has no mask token or belongs to another model, a
+    /// file is missing or malformed, or an option is set that vectors or pairs alone have.
+    pub fn mask_filler(self, path: impl AsRef<Path>) -> Result<MaskFiller> {
+        self.refuse_of_pairs("a text without a second one")?;
+        let reading = TextReading {
+            limit: LengthLimit::Unlimited,
+            ..TextReading::default()
+        };
+        let task = HeadTask::MaskedLm;
+        let (_, encoder, notes) = self.for_task(path.as_ref(), task, reading)?;
+        MaskFiller::new(encoder, notes)
+    }
+
     /// Opens a decoder with a language modeling head, from a folder or a GGUF file.
     ///
     /// # Errors
     /// The errors of [`TextGenerator::new`]; also if an option is set that vectors alone have: a pooling, normalization or a
     /// limit on tokens.
     pub fn generator(self, path: impl AsRef<Path>) -> Result<TextGenerator> {
-        let for_vectors = [
-            ("pooling", !self.pooling.is_empty()),
-            ("normalize", self.normalize.is_some()),
-            ("max_length", self.max_length.is_some()),
-            ("truncation", self.truncation.is_some()),
-        ];
-        if let Some((name, _)) = for_vectors.into_iter().find(|(_, is_set)| *is_set) {
-            let reason = "has no effect on generated text; leave it out, or open an embedder";
-            return Err(Error::input(name, reason));
+        let result = "generated text";
+        self.refuse_of_vectors(result)?;
+        self.refuse_of_pairs(result)?;
+        if self.max_length.is_some() {
+            return Err(without_effect("max_length", result));
         }
         let checkpoint = self.checkpoint.clone().open(path)?;
         let model = self.loader(&checkpoint).model()?;
         let generator = TextGenerator::new(&checkpoint, model)?;
         Ok(generator.with_notes(self.notes(&checkpoint)))
+    }
+
+    /// Opens a model with a head for one of transformers' pipelines, and returns it with its notes.
+    fn for_task(
+        &self,
+        path: &Path,
+        task: HeadTask,
+        mut reading: TextReading,
+    ) -> Result<(Checkpoint, Encoder, Vec<String>)> {
+        self.refuse_of_vectors("this task")?;
+        self.shorten(&mut reading);
+        let folder = Folder::of(path, &self.checkpoint)?;
+        let checkpoint = self.checkpoint.clone().whole().open(path)?;
+        let encoder = self.with_head(&folder, &checkpoint, reading, task)?;
+        let notes = self.notes(&checkpoint);
+        Ok((checkpoint, encoder, notes))
+    }
+
+    /// Returns the model with its own head for a task.
+    fn with_head(
+        &self,
+        folder: &Folder,
+        checkpoint: &Checkpoint,
+        reading: TextReading,
+        task: HeadTask,
+    ) -> Result<Encoder> {
+        folder.check_head(checkpoint, task)?;
+        match checkpoint.second_stack()? {
+            // BART's head is the decoder's.
+            Some(_) => {
+                let whole = self.loader(checkpoint).seq2seq()?;
+                Encoder::with_decoder(whole, checkpoint, reading)
+            }
+            None => Encoder::new(self.loader(checkpoint).model()?, checkpoint, reading),
+        }
+    }
+
+    /// Refuses options that vectors, or scores of the model's own labels, alone have.
+    fn refuse_of_vectors(&self, result: &str) -> Result<()> {
+        let set = [
+            ("pooling", !self.pooling.is_empty()),
+            ("normalize", self.normalize.is_some()),
+            ("function_to_apply", self.function_to_apply.is_some()),
+        ];
+        let mut set = set.into_iter().filter(|(_, is_set)| *is_set);
+        set.next()
+            .map_or(Ok(()), |(name, _)| Err(without_effect(name, result)))
+    }
+
+    /// Refuses an option that pairs alone have.
+    fn refuse_of_pairs(&self, result: &str) -> Result<()> {
+        match self.truncation {
+            Some(_) => Err(without_effect("truncation", result)),
+            None => Ok(()),
+        }
     }
 
     /// Returns the pipelines of queries and of documents to a vector for each token.
@@ -358,6 +463,12 @@ impl TextOptions {
             WeightForm::Plain(dtype, device) => Weights::Dense(*dtype, device),
         })
     }
+}
+
+/// Returns the error for an option that has no effect on a result.
+fn without_effect(option: &str, result: &str) -> Error {
+    let reason = format!("has no effect on {result}; leave it out");
+    Error::input(option, reason)
 }
 
 /// Returns a cross-encoder's modules and labels.

@@ -1,11 +1,13 @@
 //! Converts logits, and vectors of tokens, to scores.
 
+use std::str::FromStr;
+
 use candle_core::{Device, Tensor};
 use serde_json::Value;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::config::Activation;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops;
 
 /// The similarity of two texts with a vector for each token, from the largest dot product of each of the query's vectors.
@@ -40,6 +42,50 @@ pub(super) enum ScoreFunction {
     /// The same function for every logit.
     Each(Activation),
     Softmax,
+}
+
+/// A function that converts a classifier's logits to scores: transformers' `function_to_apply`.
+///
+/// Pass it to [`TextOptions::function_to_apply`](crate::text::TextOptions::function_to_apply).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FunctionToApply {
+    /// The sigmoid of each logit, for labels of which several may fit.
+    Sigmoid,
+    /// The softmax over all labels, of which one fits.
+    Softmax,
+    /// The logits are the scores.
+    None,
+}
+
+impl FromStr for FunctionToApply {
+    type Err = Error;
+
+    /// Reads transformers' name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`] if it is not one.
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "sigmoid" => Ok(Self::Sigmoid),
+            "softmax" => Ok(Self::Softmax),
+            "none" => Ok(Self::None),
+            _ => {
+                let reason = format!("{name:?} is unknown; expected sigmoid, softmax or none");
+                Err(Error::input("function_to_apply", reason))
+            }
+        }
+    }
+}
+
+impl From<FunctionToApply> for ScoreFunction {
+    fn from(function: FunctionToApply) -> Self {
+        match function {
+            FunctionToApply::Sigmoid => Self::Each(Activation::Sigmoid),
+            FunctionToApply::Softmax => Self::Softmax,
+            FunctionToApply::None => Self::Each(Activation::Identity),
+        }
+    }
 }
 
 impl ScoreFunction {

@@ -177,10 +177,8 @@ impl Sentences {
     fn lexical(&self, body: &PoolingBody, texts: &[TextInput], prompt: &str) -> Result<Tensor> {
         let width = self.encoder.n_tokens()?;
         let tokenizer = &self.encoder.tokenizer;
-        let left_out = ["cls_token", "eos_token", "pad_token", "unk_token"].map(|name| {
-            let token = tokenizer.named_tokens().get(name)?;
-            tokenizer.inner().token_to_id(token)
-        });
+        let left_out = ["cls_token", "eos_token", "pad_token", "unk_token"]
+            .map(|name| tokenizer.named_id(name));
         let mut weights = vec![0f32; texts.len() * width];
         let encoded = self.encoder.encode(texts, prompt)?;
         self.each_row(body, &encoded, |text, rows| {

@@ -7,7 +7,7 @@ pub(crate) mod token_text;
 pub(crate) mod token_types;
 pub(crate) mod truncation;
 
-mod decoding;
+pub(crate) mod decoding;
 mod encoding;
 
 use std::collections::BTreeMap;
@@ -300,6 +300,17 @@ impl Tokenizer {
     /// Returns the special tokens by name, such as `bos_token`, which chat templates read.
     pub(super) fn named_tokens(&self) -> &BTreeMap<String, String> {
         &self.named_tokens
+    }
+
+    /// Returns the id of the special token with this name, if there is one.
+    pub(super) fn named_id(&self, name: &str) -> Option<u32> {
+        let token = self.named_tokens.get(name)?;
+        self.inner.token_to_id(token)
+    }
+
+    /// Returns whether [`Self::encodings`] gives offsets: all classes but those that are written in Python.
+    pub(super) fn has_offsets(&self) -> bool {
+        self.python.is_none()
     }
 
     /// Returns the maximum number of tokens that `tokenizer_config.json` sets for the model.

@@ -5,13 +5,14 @@ use std::fs;
 use crate::{is_published, package::package, sources};
 
 /// Pages whose programs are compiled with the tests of the documentation.
-const COMPILED: [&str; 6] = [
+const COMPILED: [&str; 7] = [
     "README.md",
     "docs/embeddings.md",
     "docs/fine-tuning.md",
     "docs/generation.md",
     "docs/inputs.md",
     "docs/own-block.md",
+    "docs/tasks.md",
 ];
 
 /// Pages about others' code.

@@ -9,9 +9,15 @@ use crate::weights::weights;
 
 /// Returns a copy of `weights/text/<name>` after a change.
 pub fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
-    let copy = tempfile::tempdir().unwrap();
-    copy_folder(&weights(&format!("text/{name}")), copy.path());
+    let copy = copied(&format!("text/{name}"));
     change(copy.path());
+    copy
+}
+
+/// Returns a copy of `weights/<name>`.
+pub fn copied(name: &str) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    copy_folder(&weights(name), copy.path());
     copy
 }
 

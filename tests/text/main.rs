@@ -34,6 +34,7 @@ mod python_tokenizers;
 mod refused;
 mod results;
 mod sparse;
+mod tasks;
 mod tokenizers;
 mod truncation;
 

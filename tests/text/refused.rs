@@ -4,9 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use candle_blocks::candle_core::{DType, Device, Tensor, safetensors};
-use candle_blocks::model::ModelInput;
-use candle_blocks::text::{TextClassifier, TextEmbedder, Tokenizer};
-use candle_blocks::{Checkpoint, Precision, Weights};
+use candle_blocks::text::{Aggregation, TextClassifier, TextEmbedder, TokenClassifier, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::folder::{change_json, changed};
@@ -173,7 +171,7 @@ fn a_head_that_the_checkpoint_lacks_is_named() {
 }
 
 #[test]
-fn a_model_with_labels_of_tokens_is_run_without_a_classifier() {
+fn a_model_with_labels_of_tokens_is_opened_as_the_refusal_says() {
     let folder = changed("labels", |folder| {
         change_json(&folder.join("config.json"), |config| {
             config["architectures"] = json!(["BertForTokenClassification"]);
@@ -181,14 +179,12 @@ fn a_model_with_labels_of_tokens_is_run_without_a_classifier() {
     });
     let refusal = message(TextClassifier::open(folder.path()));
     assert!(
-        refusal.contains("token_classification; `Loader::model` gives a text's `logits`"),
+        refusal.contains("token_classification; `TokenClassifier` gives tokens its labels"),
         "{refusal}"
     );
-    let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    let loader = checkpoint.load(Weights::Packed(Precision::F32));
-    let ids = Tensor::new(&[[2u32, 3, 5]], &Device::Cpu).unwrap();
-    let output = loader.model().unwrap().forward(&ModelInput::tokens(&ids));
-    assert_eq!(output.unwrap().logits.unwrap().dims()[..2], [1, 3]);
+    let classifier = TokenClassifier::open(folder.path()).unwrap();
+    let entities = classifier.entities(&["the boats"], Aggregation::None);
+    assert_eq!(entities.unwrap()[0].len(), 2);
 }
 
 #[test]

@@ -17,15 +17,14 @@ const IN_PLACE: &[(&str, &str)] = &[
     ("open both with `CheckpointOptions::whole`, or ", ""),
     ("`CheckpointOptions::part`", "`--part`"),
     ("`TextOptions::pooling`", "`--pooling NAME`"),
+    ("`TextClassifier` gives", "`candle-blocks classify` gives"),
+    ("`TokenClassifier`", "`candle-blocks tag`"),
+    ("`MaskFiller`", "`candle-blocks fill`"),
     ("`TextClassifier`", "`candle-blocks classify --pairs`"),
     ("`TextEmbedder`", "`candle-blocks embed`"),
     (
         "`SaveOptions::existing` with `ExistingFiles::Replace`",
         "`--replace`",
-    ),
-    (
-        "`Loader::model` gives a text's `logits`",
-        "`candle-blocks run` writes a text's `logits`",
     ),
     ("`FilesBeside::First`", "`--files-beside`"),
     (" (`CheckpointOptions::beside`)", ""),

@@ -5,17 +5,20 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use candle_blocks::candle_core::{Device, Tensor};
-use candle_blocks::text::Scores;
+use candle_blocks::text::{FunctionToApply, Scores};
+use clap::builder::TypedValueParser;
 use serde::Serialize;
 
-use crate::model::{ComputeArgs, ModelArgs, note_adapters};
-use crate::texts::{OutputFormat, PromptArgs, TextArgs, TextResults};
+use crate::model::{ComputeArgs, ModelArgs, names, note_adapters};
+use crate::texts::{JsonLines, OutputFormat, PromptArgs, TextArgs, TextResults};
+use crate::zero_shot::{RankedLine, ZeroShotArgs};
 use crate::{CommandOutcome, output};
 
 /// Commands for the end of the help.
 const EXAMPLES: &str = "Examples:
   candle-blocks classify --model sentiment reviews.txt --output labels.jsonl
-  candle-blocks classify --model ms-marco-MiniLM-L6-v2 --pairs questions-and-answers.tsv";
+  candle-blocks classify --model ms-marco-MiniLM-L6-v2 --pairs questions-and-answers.tsv
+  candle-blocks classify --model bart-large-mnli --labels delivery,price,quality reviews.txt";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -28,10 +31,20 @@ pub struct Args {
     /// The text to shorten if a pair has too many tokens [default: from the model's files, or longest_first].
     #[arg(long, value_name = "TEXT", value_parser = ["longest_first", "only_first", "only_second"])]
     truncation: Option<String>,
+    /// The function that converts logits to scores [default: from the model's files].
+    #[arg(long, value_name = "FUNCTION", conflicts_with = "labels",
+        value_parser = names(&["sigmoid", "softmax", "none"])
+            .try_map(|name| name.parse::<FunctionToApply>()))]
+    function_to_apply: Option<FunctionToApply>,
+    /// Print or write lines of JSON with the N best of the model's labels: `labels` and `scores`, the best first.
+    #[arg(long, value_name = "N", conflicts_with = "labels")]
+    top_k: Option<usize>,
     /// The file to write: .safetensors with `logits` and `scores` [n, labels], or .jsonl with one object per line. Without it,
-    /// the best label and its score are printed for each line.
+    /// the best label and its score are printed for each line; with --labels, the lines of JSON.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    zero_shot: ZeroShotArgs,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -50,8 +63,23 @@ struct ScoresLine<'a> {
 
 pub fn classify(args: &Args) -> Result<CommandOutcome> {
     let path = args.model.path()?;
+    let mut options = args.compute.text_options(&args.model, &args.texts)?;
+    if let Some(truncation) = &args.truncation {
+        options = options.truncation(truncation.parse()?);
+    }
+    if let Some(labels) = args.zero_shot.labels()? {
+        let from = (&args.texts, &args.model);
+        return (args.zero_shot).classify(&labels, from, options, args.output.as_ref());
+    }
+    if let Some(function) = args.function_to_apply {
+        options = options.function_to_apply(function);
+    }
     let format = match &args.output {
         Some(output) => Some(OutputFormat::of(output, &args.texts, &path)?),
+        None => None,
+    };
+    let mut ranked = match args.top_k {
+        Some(n) => Some((n, JsonLines::to(args.output.as_ref(), &args.texts, &path)?)),
         None => None,
     };
     let lines = args.texts.read()?;
@@ -68,17 +96,13 @@ pub fn classify(args: &Args) -> Result<CommandOutcome> {
             }
         }
     }
-    let mut options = args.compute.text_options(&args.model, &args.texts)?;
-    if let Some(truncation) = &args.truncation {
-        options = options.truncation(truncation.parse()?);
-    }
     args.model.note_unread(&path);
     let classifier = options.classifier(&path)?;
     note_adapters(classifier.adapters());
     output::notes(classifier.notes());
     let prompt = args.prompt.find(|name| classifier.prompt(name))?;
     let labels = classifier.labels();
-    if format == Some(OutputFormat::Jsonl) {
+    if format == Some(OutputFormat::Jsonl) && ranked.is_none() {
         // There, each label is a key.
         let mut sorted: Vec<_> = labels.iter().collect();
         sorted.sort();
@@ -92,6 +116,13 @@ pub fn classify(args: &Args) -> Result<CommandOutcome> {
     }
     let mut all: Vec<Scores> = Vec::new();
     let mut keep = |scores: Vec<Scores>| -> Result<()> {
+        if let Some((n, lines)) = &mut ranked {
+            return lines.extend(scores.iter().map(|scores| {
+                let best = scores.ranked().into_iter().take(*n);
+                let (labels, scores) = best.map(|i| (labels[i].clone(), scores.scores[i])).unzip();
+                RankedLine { labels, scores }
+            }));
+        }
         if format.is_none() {
             let line = |scores: &Scores| {
                 let best = scores.best();
@@ -117,6 +148,10 @@ pub fn classify(args: &Args) -> Result<CommandOutcome> {
             })
         }),
     }?;
+    if let Some((_, lines)) = ranked {
+        lines.finish(&outcome)?;
+        return Ok(outcome);
+    }
     let (Some(output), Some(format)) = (&args.output, format) else {
         return Ok(outcome);
     };

@@ -10,6 +10,7 @@ mod classify;
 mod conversation;
 mod download;
 mod embed;
+mod fill;
 mod generate;
 mod generation_settings;
 mod inspect;
@@ -18,9 +19,11 @@ mod model;
 mod output;
 mod quantize;
 mod run;
+mod tag;
 mod texts;
 mod threads;
 mod verify;
+mod zero_shot;
 
 use std::process::ExitCode;
 
@@ -47,8 +50,12 @@ enum Command {
     Generate(Box<generate::Args>),
     /// Compute an embedding for each line of a text file.
     Embed(embed::Args),
-    /// Classify each line of a text file, or score pairs with a cross-encoder.
+    /// Classify each line of a text file, by the model's labels or by yours, or score pairs with a cross-encoder.
     Classify(classify::Args),
+    /// Find the entities in each line of a text file, such as names of persons and places.
+    Tag(tag::Args),
+    /// Fill the masks in each line of a text file with the most probable tokens.
+    Fill(fill::Args),
     /// Quantize the blocks of a checkpoint to 4 to 8 bits, as a GGUF file or as compressed-tensors.
     #[command(visible_alias = "quantise")]
     Quantize(quantize::Args),
@@ -75,6 +82,8 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::generate(&args),
         Command::Embed(args) => embed::embed(&args),
         Command::Classify(args) => classify::classify(&args),
+        Command::Tag(args) => tag::tag(&args),
+        Command::Fill(args) => fill::fill(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Bench(args) => bench::bench(&args),
     };

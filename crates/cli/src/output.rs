@@ -56,17 +56,27 @@ pub fn partial(output: &Path) -> PathBuf {
     path
 }
 
-/// Prints `value` as indented JSON, with the control characters escaped that JSON itself leaves.
+/// Prints `value` as indented JSON.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    print(&(escaped_json(&serde_json::to_string_pretty(value)?) + "\n"))
+}
+
+/// Returns `value` as a line of JSON.
+pub fn json_line(value: &impl serde::Serialize) -> anyhow::Result<String> {
+    Ok(escaped_json(&serde_json::to_string(value)?) + "\n")
+}
+
+/// Escapes the control characters that JSON itself leaves.
+fn escaped_json(json: &str) -> String {
     let mut text = String::new();
-    for c in serde_json::to_string_pretty(value)?.chars() {
+    for c in json.chars() {
         match c {
             '\n' => text.push(c),
             c if is_hidden(c) => text.push_str(&format!("\\u{:04x}", u32::from(c))),
             c => text.push(c),
         }
     }
-    print(&(text + "\n"))
+    text
 }
 
 /// Refuses, before any work, an output that cannot be written, or that is an input file.

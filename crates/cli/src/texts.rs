@@ -240,3 +240,49 @@ impl<T: Serialize> TextResults<T> {
         Ok(())
     }
 }
+
+/// Results that a command prints as lines with one JSON object each, or writes to a `.jsonl` file.
+pub struct JsonLines<'p, T> {
+    output: Option<&'p Path>,
+    lines: Vec<T>,
+}
+
+impl<'p, T: Serialize> JsonLines<'p, T> {
+    /// Starts without lines. Checks that the file, if one is given, can be written and is no input.
+    pub fn to(output: Option<&'p PathBuf>, texts: &TextArgs, model: &Path) -> Result<Self> {
+        if let Some(output) = output
+            && OutputFormat::of(output, texts, model)? != OutputFormat::Jsonl
+        {
+            bail!(
+                "{}: --output must end in .jsonl here: the results are lines of JSON, not tensors",
+                output.display()
+            );
+        }
+        Ok(Self {
+            output: output.map(PathBuf::as_path),
+            lines: Vec::new(),
+        })
+    }
+
+    /// Adds lines: prints them, unless there is a file.
+    pub fn extend(&mut self, lines: impl IntoIterator<Item = T>) -> Result<()> {
+        if self.output.is_some() {
+            self.lines.extend(lines);
+            return Ok(());
+        }
+        let texts = lines.into_iter().map(|line| output::json_line(&line));
+        output::print(&texts.collect::<Result<String>>()?)
+    }
+
+    /// Writes the file, if there is one; after Ctrl-C, under the name of a partial file.
+    pub fn finish(self, outcome: &CommandOutcome) -> Result<()> {
+        let (Some(output), false) = (self.output, self.lines.is_empty()) else {
+            return Ok(());
+        };
+        let results = TextResults {
+            tensors: Vec::new(),
+            lines: self.lines,
+        };
+        results.write(output, OutputFormat::Jsonl, outcome)
+    }
+}

@@ -106,13 +106,13 @@ impl<'p> Folder<'p> {
         })
     }
 
-    /// Refuses a checkpoint without a text classification head.
+    /// Refuses a checkpoint without a head for a task.
     ///
     /// # Errors
     /// If it has none.
-    pub fn check_head(&self, checkpoint: &Checkpoint) -> Result<()> {
+    pub fn check_head(&self, checkpoint: &Checkpoint, task: HeadTask) -> Result<()> {
         let head = checkpoint.model_config()?.head.as_ref();
-        if head.is_some_and(|head| head.task == HeadTask::SequenceClassification) {
+        if head.is_some_and(|head| head.task == task) {
             return Ok(());
         }
         let found = match head {
@@ -120,33 +120,42 @@ impl<'p> Folder<'p> {
             None => "it has no head".to_string(),
         };
         let path = checkpoint.files().path().display();
-        if checkpoint.missing_head()? == Some(HeadTask::SequenceClassification) {
+        let (lacks, class) = match task {
+            HeadTask::TokenClassification => ("gives tokens no labels", "ForTokenClassification"),
+            HeadTask::MaskedLm => ("fills no masks", "ForMaskedLM"),
+            _ => ("gives texts no labels", "ForSequenceClassification"),
+        };
+        if checkpoint.missing_head()? == Some(task) {
             return Err(Error::InvalidConfig(format!(
-                "{path} gives texts no labels: config.json names a class with a classification head, but the files lack \
+                "{path} {lacks}: config.json names a class with that head, but the files lack \
                  the head's weights; train them (`train::Fresh::copy_from`), or use a checkpoint that has them"
             )));
         }
-        let class = "use a checkpoint whose `architectures` in config.json names a class that ends \
-         with ForSequenceClassification";
-        let cure = match &self.kind {
-            _ if head.is_some_and(|head| head.task == HeadTask::TokenClassification) => {
-                "`Loader::model` gives a text's `logits`, [batch, seq, n_labels] (docs/inputs.md)"
-                    .to_string()
-            }
+        let class = format!(
+            "use a checkpoint whose `architectures` in config.json names a class that ends with {class}"
+        );
+        let of_head = head.and_then(|head| match head.task {
+            HeadTask::SequenceClassification => Some("`TextClassifier` gives texts its labels"),
+            HeadTask::TokenClassification => Some("`TokenClassifier` gives tokens its labels"),
+            HeadTask::MaskedLm => Some("`MaskFiller` fills masks"),
+            _ => None,
+        });
+        let cure = match (&self.kind, of_head) {
             _ if checkpoint.own_pooling().is_err() => {
                 "its pooling_type ranks pairs, which is not supported in GGUF files of this architecture: use the \
                  model's own safetensors"
                     .to_string()
             }
-            None | Some(Kind::CrossEncoder) => class.to_string(),
-            Some(kind) => format!(
+            (Some(kind), _) if *kind != Kind::CrossEncoder => format!(
                 "modules.json belongs to a {kind} (\"model_type\" in \
                  config_sentence_transformers.json): use `TextEmbedder` for vectors, or \
                  {class}"
             ),
+            (_, Some(other)) => format!("{other}; for this task, {class}"),
+            _ => class,
         };
         Err(Error::InvalidConfig(format!(
-            "{path} gives texts no labels: {found}; {cure}"
+            "{path} {lacks}: {found}; {cure}"
         )))
     }
 

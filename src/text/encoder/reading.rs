@@ -13,6 +13,8 @@ pub(crate) struct TextReading {
     pub limit: LengthLimit,
     /// The text in a pair that is truncated.
     pub truncation: TruncationStrategy,
+    /// A text that cannot be truncated so is left whole.
+    pub keeps_whole: bool,
     /// Texts are converted to lower case first.
     pub lower_case: bool,
     /// The tokenizer adds no special tokens.
@@ -52,6 +54,10 @@ pub(crate) enum LengthLimit {
     Asked(usize),
     /// The number of positions that the model has.
     Positions,
+    /// The tokenizer's limit. A text with more tokens than the model has positions is refused.
+    OfTokenizer,
+    /// None. A text with more tokens than the model has positions is refused.
+    Unlimited,
 }
 
 /// How texts become messages in a conversation.

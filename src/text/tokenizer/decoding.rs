@@ -1,12 +1,19 @@
 //! Converts tokens to text.
 
-use tokenizers::{DecoderWrapper, ModelWrapper};
+use tokenizers::{Decoder, DecoderWrapper, ModelWrapper};
 
 use super::super::tokenizer_class::PythonTokens;
 use super::Tokenizer;
 use super::config::cleaned;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
+
+/// The treatment of special tokens in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::text) enum SpecialTokens {
+    Kept,
+    LeftOut,
+}
 
 /// Settings that affect decoding.
 #[derive(Clone, Debug, Default)]
@@ -53,9 +60,18 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`](crate::Error::Tokenizer) if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.decoded(ids, SpecialTokens::LeftOut)
+    }
+
+    /// Returns the text of tokens, with or without special ones.
+    ///
+    /// # Errors
+    /// The errors of [`Self::decode`].
+    pub(in crate::text) fn decoded(&self, ids: &[u32], special: SpecialTokens) -> Result<String> {
+        let leaves_out = special == SpecialTokens::LeftOut;
         let decoded = match &self.python {
-            Some(python) => python.decoded(&self.inner, ids),
-            None => self.inner.decode(ids, true),
+            Some(python) => python.decoded(&self.inner, ids, leaves_out),
+            None => self.inner.decode(ids, leaves_out),
         };
         let mut text = decoded.map_err(|error| self.fail(error.to_string()))?;
         if let Some(end) = &self.decoding.word_end {
@@ -65,6 +81,21 @@ impl Tokenizer {
             true => cleaned(&text),
             false => text,
         })
+    }
+
+    /// Returns the text of tokens, given as strings: transformers' `convert_tokens_to_string`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::decode`].
+    pub(in crate::text) fn joined(&self, tokens: Vec<String>) -> Result<String> {
+        match (&self.python, self.inner.get_decoder()) {
+            (Some(python), _) => Ok(python.joined(&self.inner, &tokens)),
+            (None, Some(decoder)) => {
+                let text = decoder.decode(tokens);
+                text.map_err(|error| self.fail(error.to_string()))
+            }
+            (None, None) => Ok(tokens.join(" ")),
+        }
     }
 
     /// Returns whether the tokens end with a run of bytes, which the next token may continue or invalidate.

@@ -2,8 +2,8 @@
 
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
 use tokenizers::{
-    EncodeInput, Encoding, InputSequence, PostProcessor, PostProcessorWrapper, TruncationDirection,
-    TruncationParams,
+    EncodeInput, Encoding, InputSequence, OffsetType, PostProcessor, PostProcessorWrapper,
+    TruncationDirection, TruncationParams,
 };
 
 use super::config::is_left;
@@ -49,12 +49,20 @@ impl Tokenizer {
             max_length,
             direction,
             strategy,
+            keeps_whole: false,
         });
         if self.python.is_some() {
             return Ok(());
         }
         let truncated = self.inner.with_truncation(Some(truncation)).map(drop);
         truncated.map_err(|error| self.fail(error.to_string()))
+    }
+
+    /// From now on, leaves a text whole if the strategy in [`Self::truncate_by`] cannot truncate it, instead of refusing it.
+    pub(in crate::text) fn keep_whole(&mut self) {
+        if let Some(limit) = &mut self.limit {
+            limit.keeps_whole = true;
+        }
     }
 
     /// Converts every text to lower case first, unless the tokenizer does so itself.
@@ -131,6 +139,23 @@ impl Tokenizer {
     where
         T: Into<EncodeInput<'t>>,
     {
+        let encoded = self.encodings(texts, OffsetType::None)?;
+        Ok(encoded.iter().map(TokenizedText::from).collect())
+    }
+
+    /// Tokenizes texts like [`Self::encode_all`], with each token's offsets in its text and a mark for the special tokens around
+    /// texts. Pairs, and a class that is written in Python, have no offsets.
+    ///
+    /// # Errors
+    /// The errors of [`Self::encode_all`].
+    pub(in crate::text) fn encodings<'t, T>(
+        &self,
+        texts: impl IntoIterator<Item = T>,
+        offsets: OffsetType,
+    ) -> Result<Vec<Encoding>>
+    where
+        T: Into<EncodeInput<'t>>,
+    {
         let texts: Vec<EncodeInput> = texts.into_iter().map(Into::into).collect();
         self.check_fillings(texts.iter().filter_map(|text| match text {
             EncodeInput::Single(InputSequence::Raw(text)) => Some(text.as_ref()),
@@ -147,12 +172,15 @@ impl Tokenizer {
             own.map(|(index, text)| (index, text.clone())).collect()
         };
         let own: Vec<(usize, EncodeInput)> = self.limit.as_ref().map_or(Vec::new(), own);
-        let encoded = self.inner.encode_batch_fast(texts, true);
-        let encoded = encoded.map_err(|error| self.fail(error.to_string()))?;
-        let mut encoded: Vec<TokenizedText> = encoded.iter().map(TokenizedText::from).collect();
+        let encoded = match offsets {
+            OffsetType::None => self.inner.encode_batch_fast(texts, true),
+            OffsetType::Byte => self.inner.encode_batch(texts, true),
+            OffsetType::Char => self.inner.encode_batch_char_offsets(texts, true),
+        };
+        let mut encoded = encoded.map_err(|error| self.fail(error.to_string()))?;
         if let Some(limit) = &self.limit {
             for (index, text) in own {
-                if encoded[index].ids.len() >= limit.max_length {
+                if encoded[index].len() >= limit.max_length {
                     encoded[index] = self.limited(index, text, Some(limit))?;
                 }
             }
@@ -166,7 +194,7 @@ impl Tokenizer {
         index: usize,
         text: EncodeInput,
         limit: Option<&TokenLimit>,
-    ) -> Result<TokenizedText> {
+    ) -> Result<Encoding> {
         let fail = |reason| Error::Text { index, reason };
         let (first, second) = match text {
             EncodeInput::Single(text) => (text, None),
@@ -183,8 +211,12 @@ impl Tokenizer {
                 Some(_) => TruncationRule::Python,
                 None => TruncationRule::Library,
             };
+            let whole = limit.keeps_whole.then(|| (first.clone(), second.clone()));
             let cut = limit.truncated((first, second), n_special, rule);
-            (first, second) = cut.map_err(fail)?;
+            (first, second) = match (cut, whole) {
+                (Err(_), Some(whole)) => whole,
+                (cut, _) => cut.map_err(fail)?,
+            };
         }
         if let Some(python) = &self.python {
             for text in std::iter::once(&mut first).chain(&mut second) {
@@ -192,8 +224,7 @@ impl Tokenizer {
             }
         }
         let encoded = tokenizer.post_process(first, second, true);
-        let encoded = encoded.map_err(|error| fail(error.to_string()))?;
-        Ok(TokenizedText::from(&encoded))
+        encoded.map_err(|error| fail(error.to_string()))
     }
 
     /// Tokenizes a text without special tokens or truncation.

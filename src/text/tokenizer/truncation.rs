@@ -73,6 +73,9 @@ pub(crate) struct TokenLimit {
     pub max_length: usize,
     pub direction: TruncationDirection,
     pub strategy: TruncationStrategy,
+    /// A pair whose first text is too short to truncate is left whole, not refused. A class in Python leaves its second text
+    /// alone.
+    pub keeps_whole: bool,
 }
 
 /// The rule by which both texts of a pair are shortened.
@@ -122,6 +125,14 @@ impl TokenLimit {
             if let Some(second) = &mut second {
                 second.truncate(m, 0, self.direction);
             }
+            return Ok((first, second));
+        }
+        if let (TruncationRule::Python, TruncationStrategy::OnlyFirst, true) =
+            (rule, self.strategy, self.keeps_whole)
+        {
+            let (n, m) = lengths;
+            let left = max_length.saturating_sub(m.unwrap_or(0));
+            first.truncate(left.min(n), 0, self.direction);
             return Ok((first, second));
         }
         let params = TruncationParams {

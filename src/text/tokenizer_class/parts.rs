@@ -216,7 +216,14 @@ fn own_template(
         return Ok(None);
     };
     let sides = side(single)?.zip(side(pair)?);
-    Ok(sides.map(|(single, pair)| template_of([single, pair], special)))
+    let template = sides.map(|(single, pair)| template_of([single, pair], special));
+    // RoBERTa's processor leaves the space of a token out of its offsets, before it adds special tokens.
+    Ok(template.map(|template| match parts.get("offsets") {
+        Some(offsets) => {
+            json!({"type": "Sequence", "processors": [filled(offsets, keys), template]})
+        }
+        None => template,
+    }))
 }
 
 fn template_of([single, pair]: [Vec<Value>; 2], special: Map<String, Value>) -> Value {

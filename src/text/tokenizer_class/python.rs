@@ -149,33 +149,46 @@ impl PythonTokens {
         }
     }
 
-    /// Converts tokens to text, without special ones.
+    /// Converts tokens to text, with or without special ones.
     ///
     /// # Errors
     /// If the tokenizers library fails.
-    pub fn decoded(&self, inner: &Tokenizer, ids: &[u32]) -> tokenizers::Result<String> {
-        let mut bytes = Vec::new();
-        let mut words = Vec::new();
-        let added = inner.get_added_vocabulary();
-        for &id in ids {
-            let token = inner.id_to_token(id).unwrap_or_default();
-            if added.is_special_token(&token) {
-                continue;
-            }
-            match byte_of(id).filter(|_| !added.get_added_tokens_decoder().contains_key(&id)) {
-                Some(byte) => bytes.push(byte),
-                None => bytes.extend(token.bytes()),
-            }
-            words.push(token);
+    pub fn decoded(
+        &self,
+        inner: &Tokenizer,
+        ids: &[u32],
+        leaves_out_special: bool,
+    ) -> tokenizers::Result<String> {
+        if let Self::Lines = self {
+            return inner.decode(ids, leaves_out_special);
         }
-        Ok(match self {
-            Self::Bytes { .. } => bytes.utf8_chunks().map(|chunk| chunk.valid()).collect(),
+        let added = inner.get_added_vocabulary();
+        let tokens = ids
+            .iter()
+            .map(|&id| inner.id_to_token(id).unwrap_or_default());
+        let tokens = tokens.filter(|token| !(leaves_out_special && added.is_special_token(token)));
+        Ok(self.joined(inner, &tokens.collect::<Vec<_>>()))
+    }
+
+    /// Converts tokens, given as strings, to text.
+    pub fn joined(&self, inner: &Tokenizer, tokens: &[String]) -> String {
+        let added = inner.get_added_tokens_decoder();
+        let bytes = |token: &String| {
+            let id = inner.token_to_id(token);
+            let byte = id.filter(|id| !added.contains_key(id)).and_then(byte_of);
+            byte.map_or_else(|| token.clone().into_bytes(), |byte| vec![byte])
+        };
+        match self {
+            Self::Bytes { .. } => {
+                let bytes: Vec<u8> = tokens.iter().flat_map(bytes).collect();
+                bytes.utf8_chunks().map(|chunk| chunk.valid()).collect()
+            }
             Self::Words(_) => {
-                let text = words.join(" ").replace("@@ ", "");
+                let text = tokens.join(" ").replace("@@ ", "");
                 text.trim_matches(is_space).to_string()
             }
-            Self::Lines => inner.decode(ids, true)?,
-        })
+            Self::Lines => tokens.join(" "),
+        }
     }
 
     /// Returns a token's bytes within a text; `None` if they depend on the token after it.

@@ -207,6 +207,12 @@ pub const NOTES: &[Note] = &[
         "more_threads_than_cores_are_noted",
     ),
     note("the results so far are in", "keeps_what_was_made", USUAL),
+    // Tasks.
+    note(
+        "names no label for entailment",
+        "labels_without_a_name_for_entailment_are_noted",
+        "labels_without_a_name_for_entailment_are_noted",
+    ),
     // Quantizing.
     note(
         "no tokenizer",

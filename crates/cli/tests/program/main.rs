@@ -45,6 +45,7 @@ mod quantize;
 mod refused;
 mod run;
 mod speech;
+mod tasks;
 mod texts;
 mod two_stacks;
 mod whole_models;

@@ -17,21 +17,21 @@ use crate::{
 const TEXTS: &str = "Who repaired the clock?\n\nboats\r\nThe tide left three small boats.";
 
 /// A folder with `texts.txt`, in which the program runs.
-struct Folder(tempfile::TempDir);
+pub struct Folder(tempfile::TempDir);
 
 impl Folder {
-    fn with(texts: impl AsRef<[u8]>) -> Self {
+    pub fn with(texts: impl AsRef<[u8]>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("texts.txt"), texts).unwrap();
         Self(folder)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// Runs a command on `texts.txt`, with the output `to` if that is not empty.
-    fn says(&self, command: &str, model: &Path, to: &str, flags: &[&str]) -> Answer {
+    pub fn says(&self, command: &str, model: &Path, to: &str, flags: &[&str]) -> Answer {
         let mut program = program();
         program
             .arg(command)
@@ -53,7 +53,7 @@ impl Folder {
     }
 
     /// Returns the names of all files.
-    fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.0.path()).unwrap();
         let mut names: Vec<_> = entries
             .map(|e| e.unwrap().file_name().into_string().unwrap())

@@ -1,0 +1,95 @@
+//! `candle-blocks tag`: finds the entities in each line of a file.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use candle_blocks::text::{Aggregation, Entity};
+use clap::builder::TypedValueParser;
+use serde::Serialize;
+
+use crate::model::{ComputeArgs, ModelArgs, names, note_adapters};
+use crate::texts::{JsonLines, TextArgs};
+use crate::{CommandOutcome, output};
+
+/// Commands for the end of the help.
+const EXAMPLES: &str = "Examples:
+  candle-blocks tag --model bert-base-NER --aggregation simple articles.txt
+  candle-blocks tag --model bert-base-NER articles.txt --output entities.jsonl";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    texts: TextArgs,
+    /// How labeled tokens become entities: each token is one; adjacent tokens with one label are; or whole words, with the label
+    /// of their first token, of the mean of their scores, or of the highest score.
+    #[arg(long, value_name = "STRATEGY", default_value = "none",
+        value_parser = names(&["none", "simple", "first", "average", "max"])
+            .try_map(|name| name.parse::<Aggregation>()))]
+    aggregation: Aggregation,
+    /// The .jsonl file to write. Without it, the lines are printed.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+/// One line in the results.
+#[derive(Serialize)]
+struct EntitiesLine {
+    entities: Vec<EntityFields>,
+}
+
+/// An entity, with the names of transformers.
+#[derive(Serialize)]
+struct EntityFields {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entity: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entity_group: Option<String>,
+    score: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    word: String,
+    start: Option<usize>,
+    end: Option<usize>,
+}
+
+impl From<Entity> for EntityFields {
+    fn from(entity: Entity) -> Self {
+        let (token_label, group_label) = match entity.index {
+            Some(_) => (Some(entity.label), None),
+            None => (None, Some(entity.label)),
+        };
+        Self {
+            entity: token_label,
+            entity_group: group_label,
+            score: entity.score,
+            index: entity.index,
+            word: entity.word,
+            start: entity.span.as_ref().map(|span| span.start),
+            end: entity.span.map(|span| span.end),
+        }
+    }
+}
+
+pub fn tag(args: &Args) -> Result<CommandOutcome> {
+    let path = args.model.path()?;
+    let mut results = JsonLines::to(args.output.as_ref(), &args.texts, &path)?;
+    let lines = args.texts.read()?;
+    let options = args.compute.text_options(&args.model, &args.texts)?;
+    args.model.note_unread(&path);
+    let classifier = options.token_classifier(&path)?;
+    note_adapters(classifier.adapters());
+    output::notes(classifier.notes());
+    let outcome = args.texts.each(&lines, |lines| {
+        let entities = classifier.entities(lines, args.aggregation)?.into_iter();
+        results.extend(entities.map(|entities| EntitiesLine {
+            entities: entities.into_iter().map(EntityFields::from).collect(),
+        }))
+    })?;
+    results.finish(&outcome)?;
+    Ok(outcome)
+}

@@ -1,0 +1,86 @@
+//! `candle-blocks classify --labels`: scores labels that the caller names.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use candle_blocks::text::{HypothesisTemplate, RankedLabels, TextOptions};
+use serde::Serialize;
+
+use crate::model::{ModelArgs, note_adapters};
+use crate::texts::{JsonLines, TextArgs};
+use crate::{CommandOutcome, output};
+
+/// Labels of the caller.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Your own labels")]
+pub struct ZeroShotArgs {
+    /// Score these labels, separated by commas, with a model trained on entailment (NLI). Each line of the results has `labels`
+    /// and `scores`, the best first.
+    #[arg(long, value_name = "A,B,C", conflicts_with_all = ["pairs", "prompt", "prompt_name"])]
+    labels: Option<String>,
+    /// The sentence about a label, with {} in its place [default: This example is {}.].
+    #[arg(long, value_name = "TEXT", requires = "labels")]
+    hypothesis_template: Option<HypothesisTemplate>,
+    /// Score each label alone: several may fit a text.
+    #[arg(long, requires = "labels")]
+    multi_label: bool,
+}
+
+/// Labels with their scores: one line in the results.
+#[derive(Serialize)]
+pub struct RankedLine {
+    pub labels: Vec<String>,
+    pub scores: Vec<f32>,
+}
+
+impl From<RankedLabels> for RankedLine {
+    fn from(ranked: RankedLabels) -> Self {
+        Self {
+            labels: ranked.labels,
+            scores: ranked.scores,
+        }
+    }
+}
+
+impl ZeroShotArgs {
+    /// Returns the labels, if any are given.
+    pub fn labels(&self) -> Result<Option<Vec<&str>>> {
+        let Some(text) = &self.labels else {
+            return Ok(None);
+        };
+        let labels = text.split(',').map(str::trim);
+        let labels: Vec<&str> = labels.filter(|label| !label.is_empty()).collect();
+        if labels.is_empty() {
+            bail!(
+                "--labels {text:?} names no label; separate them by commas, as in --labels sports,politics"
+            );
+        }
+        Ok(Some(labels))
+    }
+
+    /// Scores the labels for each line.
+    pub fn classify(
+        &self,
+        labels: &[&str],
+        (texts, model): (&TextArgs, &ModelArgs),
+        options: TextOptions,
+        output: Option<&PathBuf>,
+    ) -> Result<CommandOutcome> {
+        let path = model.path()?;
+        let mut results = JsonLines::to(output, texts, &path)?;
+        let lines = texts.read()?;
+        model.note_unread(&path);
+        let template = self.hypothesis_template.clone().unwrap_or_default();
+        let classifier = { options.zero_shot_classifier(&path)? }
+            .with_template(template)
+            .with_multi_label(self.multi_label);
+        note_adapters(classifier.adapters());
+        output::notes(classifier.notes());
+        let outcome = texts.each(&lines, |lines| {
+            let ranked = classifier.classify(lines, labels)?.into_iter();
+            results.extend(ranked.map(RankedLine::from))
+        })?;
+        results.finish(&outcome)?;
+        Ok(outcome)
+    }
+}

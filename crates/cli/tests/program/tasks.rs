@@ -1,0 +1,410 @@
+//! `candle-blocks tag`, `fill` and `classify --labels`: lines of JSON as transformers' pipelines have them, and refusals.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::said::assert_says;
+use crate::scratch::{Answer, program};
+use crate::texts::Folder;
+use crate::weights::{is_present, weights};
+
+fn model(name: &str) -> PathBuf {
+    weights(&format!("tasks/{name}"))
+}
+
+fn results(name: &str) -> Value {
+    let text = fs::read_to_string(model(name).join("results.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn texts(list: &Value) -> String {
+    let texts = list.as_array().unwrap().iter();
+    texts
+        .map(|text| format!("{}\n", text.as_str().unwrap()))
+        .collect()
+}
+
+fn printed(answer: &Answer) -> Vec<Value> {
+    let lines = answer.stdout.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Returns a value with its floats rounded, so that probabilities of two programs are equal.
+fn rounded(value: &Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            json!((number.as_f64().unwrap() * 1e4).round())
+        }
+        Value::Array(all) => all.iter().map(rounded).collect(),
+        Value::Object(all) => { all.iter() }
+            .map(|(key, value)| (key.clone(), rounded(value)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+        other => other.clone(),
+    }
+}
+
+#[test]
+fn entities_are_printed_or_written_with_the_fields_of_transformers() {
+    if !is_present("tasks") {
+        return;
+    }
+    let expected = results("tag-bytes");
+    let folder = Folder::with(texts(&expected["texts"]));
+    for strategy in ["none", "simple", "first", "average", "max"] {
+        let entities = expected["entities"][strategy].as_array().unwrap().iter();
+        let lines: Vec<Value> = entities
+            .map(|one| rounded(&json!({"entities": one})))
+            .collect();
+        let flags = ["--aggregation", strategy];
+        let said = folder.says("tag", &model("tag-bytes"), "", &flags);
+        said.assert_status(0);
+        let found: Vec<Value> = printed(&said).iter().map(rounded).collect();
+        assert_eq!(found, lines, "{strategy}");
+        let begin = match strategy {
+            "none" => r#"{"entities":[{"entity":"#,
+            _ => r#"{"entities":[{"entity_group":"#,
+        };
+        assert!(said.stdout.starts_with(begin), "{}", said.stdout);
+        folder
+            .says("tag", &model("tag-bytes"), "e.jsonl", &flags)
+            .assert_status(0);
+        assert_eq!(
+            fs::read_to_string(folder.path("e.jsonl")).unwrap(),
+            said.stdout
+        );
+    }
+    // The pipeline's default.
+    let said = folder.says("tag", &model("tag-bytes"), "", &[]);
+    let without = folder.says("tag", &model("tag-bytes"), "", &["--aggregation", "none"]);
+    assert_eq!(said.stdout, without.stdout);
+    assert_eq!(folder.names(), ["e.jsonl", "texts.txt"]);
+}
+
+#[test]
+fn entities_without_places_have_null_in_them() {
+    if !is_present("tasks") {
+        return;
+    }
+    let folder = Folder::with("Berlin\n");
+    let said = folder.says(
+        "tag",
+        &model("tag-python"),
+        "",
+        &["--aggregation", "simple"],
+    );
+    said.assert_status(0);
+    assert_says(&said.stdout, &[r#""start":null,"end":null"#]);
+    let said = folder.says("tag", &model("tag-python"), "", &["--aggregation", "first"]);
+    said.assert_status(2);
+    assert_says(
+        &said.stderr,
+        &["aggregation", "first", "use simple or none"],
+    );
+}
+
+#[test]
+fn masks_are_filled_from_a_pipe() {
+    if !is_present("tasks") {
+        return;
+    }
+    let expected = results("fill-uncased");
+    let expected = expected.as_array().unwrap();
+    let lines: String = expected
+        .iter()
+        .map(|one| format!("{}\n", one["text"].as_str().unwrap()))
+        .collect();
+    let mut command = program();
+    command
+        .arg("fill")
+        .arg("--model")
+        .arg(model("fill-uncased"));
+    command
+        .args(["--top-k", "3"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(lines.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let found = String::from_utf8(output.stdout).unwrap();
+    let found = found
+        .lines()
+        .map(|line| rounded(&serde_json::from_str(line).unwrap()));
+    let expected = expected
+        .iter()
+        .map(|one| rounded(&json!({"blanks": one["blanks"]})));
+    assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    let folder = Folder::with("a [MASK] b\n");
+    let said = folder.says("fill", &model("fill-uncased"), "", &[]);
+    assert_eq!(printed(&said)[0]["blanks"][0].as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn labels_of_the_caller_are_ranked() {
+    if !is_present("tasks") {
+        return;
+    }
+    let expected = results("entailment-last");
+    let folder = Folder::with(texts(&expected["texts"]));
+    let mut n_cases = 0;
+    for case in expected["rankings"].as_array().unwrap() {
+        // A comma separates labels here.
+        if case["candidate_labels"].as_array().unwrap().len() != 1 {
+            continue;
+        }
+        let template = case["hypothesis_template"].as_str().unwrap();
+        let mut flags = vec!["--labels", " sports ,", "--hypothesis-template", template];
+        flags.extend((case["multi_label"] == true).then_some("--multi-label"));
+        let said = folder.says("classify", &model("entailment-last"), "", &flags);
+        said.assert_status(0);
+        let found: Vec<Value> = printed(&said).iter().map(rounded).collect();
+        let lines: Vec<Value> = case["results"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(rounded)
+            .collect();
+        assert_eq!(found, lines, "{flags:?}");
+        folder
+            .says("classify", &model("entailment-last"), "l.jsonl", &flags)
+            .assert_status(0);
+        assert_eq!(
+            fs::read_to_string(folder.path("l.jsonl")).unwrap(),
+            said.stdout
+        );
+        n_cases += 1;
+    }
+    assert_eq!(n_cases, 4);
+    let flags = ["--labels", "sports,café,東京"];
+    let said = folder.says("classify", &model("entailment-last"), "", &flags);
+    let first = &printed(&said)[0];
+    let scores: Vec<f64> = serde_json::from_value(first["scores"].clone()).unwrap();
+    assert!(
+        scores.is_sorted_by(|a, b| a >= b) && scores.len() == 3,
+        "{first}"
+    );
+    assert!((scores.iter().sum::<f64>() - 1.0).abs() < 1e-5, "{first}");
+}
+
+#[test]
+fn the_best_labels_of_the_model_are_printed_by_a_function() {
+    if !is_present("tasks") {
+        return;
+    }
+    let expected: Value =
+        serde_json::from_slice(&fs::read(weights("tasks/scores.json")).unwrap()).unwrap();
+    let folder = Folder::with(texts(&expected["texts"]));
+    for case in expected["scores"].as_array().unwrap() {
+        let top_k = case["top_k"].as_u64().unwrap_or(9).to_string();
+        let mut flags = vec!["--top-k", &top_k];
+        if let Some(name) = case["function_to_apply"].as_str() {
+            flags.extend(["--function-to-apply", name]);
+        }
+        let said = folder.says("classify", &model("entailment-last"), "", &flags);
+        said.assert_status(0);
+        let lines = case["results"].as_array().unwrap().iter().map(|line| {
+            let of = |key: &str| {
+                let line = line.as_array().unwrap().iter();
+                line.map(|one| one[key].clone()).collect::<Value>()
+            };
+            rounded(&json!({"labels": of("label"), "scores": of("score")}))
+        });
+        let found: Vec<Value> = printed(&said).iter().map(rounded).collect();
+        assert_eq!(found, lines.collect::<Vec<_>>(), "{flags:?}");
+        folder
+            .says("classify", &model("entailment-last"), "s.jsonl", &flags)
+            .assert_status(0);
+        assert_eq!(
+            fs::read_to_string(folder.path("s.jsonl")).unwrap(),
+            said.stdout
+        );
+    }
+}
+
+/// Each refusal is one line, ends with status 2 and leaves no file; its cure is carried out after it.
+#[test]
+fn wrong_input_for_a_task_is_refused_and_the_cure_helps() {
+    if !is_present("tasks") {
+        return;
+    }
+    let folder = Folder::with("a [MASK] b\n\nno mask\n");
+    let refused = |command: &str, name: &str, to: &str, flags: &[&str], words: &[&str]| {
+        let said = folder.says(command, &model(name), to, flags);
+        said.assert_status(2);
+        assert_says(&said.stderr, words);
+        assert_eq!(said.stdout, "", "{flags:?}");
+        assert_eq!(folder.names(), ["texts.txt"], "{flags:?}");
+    };
+    refused(
+        "fill",
+        "fill-uncased",
+        "o.jsonl",
+        &[],
+        &["texts.txt", "line 2", "no mask", "[MASK]"],
+    );
+    refused(
+        "fill",
+        "fill-uncased",
+        "o.jsonl",
+        &["--top-k", "0"],
+        &["top_k", "found 0"],
+    );
+    refused(
+        "fill",
+        "tag-cased",
+        "",
+        &[],
+        &["fills no masks", "`candle-blocks tag`", "ForMaskedLM"],
+    );
+    refused(
+        "tag",
+        "fill-bytes",
+        "",
+        &[],
+        &["no labels", "`candle-blocks fill` fills masks"],
+    );
+    refused(
+        "classify",
+        "tag-cased",
+        "",
+        &[],
+        &["no labels", "`candle-blocks tag` gives"],
+    );
+    refused(
+        "tag",
+        "entailment-last",
+        "",
+        &[],
+        &["`candle-blocks classify` gives texts"],
+    );
+    let labels = ["--labels", "a,b"];
+    refused(
+        "classify",
+        "fill-bytes",
+        "",
+        &labels,
+        &["no labels", "ForSequenceClassification"],
+    );
+    refused(
+        "tag",
+        "tag-cased",
+        "",
+        &["--aggregation", "last"],
+        &["'last'", "average, max"],
+    );
+    refused(
+        "tag",
+        "tag-cased",
+        "o.safetensors",
+        &[],
+        &["o.safetensors", ".jsonl"],
+    );
+    refused("tag", "tag-cased", "o.txt", &[], &["o.txt", ".jsonl"]);
+    let empty = ["--labels", " , "];
+    refused(
+        "classify",
+        "entailment-last",
+        "o.jsonl",
+        &empty,
+        &["names no label", "commas"],
+    );
+    refused(
+        "classify",
+        "entailment-last",
+        "o.jsonl",
+        &labels,
+        &["line 2", "is empty"],
+    );
+    refused(
+        "classify",
+        "entailment-last",
+        "",
+        &["--multi-label"],
+        &["--labels"],
+    );
+    let template = [&labels[..], &["--hypothesis-template", "about"]].concat();
+    refused(
+        "classify",
+        "entailment-last",
+        "",
+        &template,
+        &["no place for the label", "{}"],
+    );
+    let pairs = [&labels[..], &["--pairs"]].concat();
+    refused(
+        "classify",
+        "entailment-last",
+        "",
+        &pairs,
+        &["--labels", "--pairs"],
+    );
+
+    let mut missing = program();
+    missing.arg("tag").arg("--model").arg(model("tag-cased"));
+    let missing = crate::scratch::answer(missing.arg(folder.path("other.txt")));
+    missing.assert_status(2);
+    assert_says(&missing.stderr, &["other.txt", "cannot read"]);
+
+    let cured = Folder::with("a [MASK] b\n");
+    cured
+        .says("fill", &model("fill-uncased"), "o.jsonl", &["--top-k", "1"])
+        .assert_status(0);
+    cured
+        .says(
+            "tag",
+            &model("tag-cased"),
+            "p.jsonl",
+            &["--aggregation", "max"],
+        )
+        .assert_status(0);
+    let template = ["--labels", "a,b", "--hypothesis-template", "about {}"];
+    cured
+        .says("classify", &model("entailment-last"), "q.jsonl", &template)
+        .assert_status(0);
+    assert_eq!(
+        cured.names(),
+        ["o.jsonl", "p.jsonl", "q.jsonl", "texts.txt"]
+    );
+}
+
+#[test]
+fn a_text_beyond_the_model_s_positions_is_refused_and_a_limit_shortens_it() {
+    if !is_present("tasks") {
+        return;
+    }
+    let folder = Folder::with(format!("a [MASK]\n[MASK] {}\n", "boats ".repeat(200)));
+    let said = folder.says("fill", &model("fill-uncased"), "", &[]);
+    said.assert_status(2);
+    assert_says(
+        &said.stderr,
+        &["line 2", "403 tokens", "150 positions", "max_length"],
+    );
+    let said = folder.says("fill", &model("fill-uncased"), "", &["--max-length", "150"]);
+    said.assert_status(0);
+    assert_eq!(printed(&said).len(), 2);
+}
+
+#[test]
+fn control_characters_in_words_are_escaped() {
+    if !is_present("tasks") {
+        return;
+    }
+    let folder = Folder::with("odd\u{202e}word\n");
+    let said = folder.says("tag", &model("tag-unigram"), "", &[]);
+    said.assert_status(0);
+    let is_plain = |c: char| c == '\n' || !c.is_control() && c != '\u{202e}';
+    assert!(said.stdout.chars().all(is_plain), "{:?}", said.stdout);
+    assert_eq!(printed(&said)[0]["entities"][1]["word"], "\u{202e}");
+}
