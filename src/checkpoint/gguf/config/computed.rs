@@ -27,7 +27,9 @@ const ALL: &[(&str, Compute)] = &[
     ("types-of-sublayers", |keys, feed_forward| {
         keys.types_of_sublayers(feed_forward)
     }),
-    ("number", |keys, names| Ok(json!(keys.number(keys.first(names))?))),
+    ("number", |keys, names| {
+        Ok(json!(keys.number(keys.first(names))?))
+    }),
     ("layers-of-attention", |keys, _| keys.layers_of_attention()),
     ("recurrent-layers", |keys, _| keys.recurrent_layers()),
     ("divided", |keys, names| keys.divided(names)),
@@ -229,7 +231,12 @@ impl Keys<'_> {
             (_, 0) => "full_attention",
             _ => feed_forward,
         };
-        Ok(self.key_heads()?.into_iter().zip(widths).map(kind).collect())
+        Ok(self
+            .key_heads()?
+            .into_iter()
+            .zip(widths)
+            .map(kind)
+            .collect())
     }
 
     /// The type of each layer: attention, or `other` for layers without key heads.
