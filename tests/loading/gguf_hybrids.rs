@@ -183,7 +183,7 @@ fn a_missing_tensor_of_experts_alone_in_their_layer_is_named() {
 
 /// llama.cpp takes the one epsilon for the other.
 #[test]
-fn the_epsilon_of_nemotron_h_stands_under_either_key() {
+fn either_key_may_have_the_epsilon_of_nemotron_h() {
     if !is_present(FOLDER) {
         return;
     }
