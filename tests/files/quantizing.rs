@@ -73,7 +73,7 @@ fn relative(original: &[f32], read: &[f32]) -> f64 {
 }
 
 /// Files of hybrids in `weights/gguf`.
-const HYBRIDS: [&str; 4] = ["lfm2", "lfm2moe", "qwen35", "bamba"];
+const HYBRIDS: [&str; 5] = ["lfm2", "lfm2moe", "qwen35", "bamba", "nemotron-h"];
 
 /// Returns checkpoints for every architecture that GGUF files may have.
 fn of_gguf() -> Vec<PathBuf> {

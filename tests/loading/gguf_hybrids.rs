@@ -55,6 +55,8 @@ fn a_missing_tensor_of_a_mixer_is_named() {
         ("qwen3next", "attn_gate.weight", "linear_attn.in_proj_z"),
         ("granitehybrid", "ssm_d", "model.layers.0.mamba.D"),
         ("bamba", "ssm_norm.weight", "model.layers.0.mamba.norm"),
+        ("mamba2", "ssm_a", "backbone.layers.0.mixer.A_log"),
+        ("nemotron-h", "ssm_dt.bias", "layers.0.mixer.dt_bias"),
     ] {
         let missing = format!("blk.0.{tensor}");
         let said = refused(name, |tensors| tensors.retain(|of| of.name != missing));
@@ -80,6 +82,8 @@ fn a_tensor_of_a_mixer_with_a_wrong_shape_is_named_with_both() {
         ("qwen35", "attn_qkv", "[79, 24]", "[80, 24]"),
         ("granitehybrid", "ssm_in", "[165, 24]", "[166, 24]"),
         ("granitehybrid", "ssm_norm", "[24]", "[48]"),
+        ("mamba2", "ssm_in", "[165, 24]", "[166, 24]"),
+        ("nemotron-h", "ssm_out", "[23, 48]", "[24, 48]"),
     ] {
         let said = refused(name, |tensors| {
             let tensor = find(tensors, &format!("blk.0.{module}.weight"));
@@ -98,7 +102,7 @@ fn a_rate_that_is_not_below_zero_is_refused() {
     if !is_present(FOLDER) {
         return;
     }
-    for name in ["qwen35", "granitehybrid"] {
+    for name in ["qwen35", "granitehybrid", "mamba2", "nemotron-h"] {
         let said = refused(name, |tensors| find(tensors, "blk.0.ssm_a").bytes.fill(0));
         for part in ["blk.0.ssm_a", "contains 0", "below 0"] {
             assert!(said.contains(part), "{name}: {said}");
@@ -122,6 +126,13 @@ fn keys_of_mixers_that_do_not_fit_are_refused_by_name() {
         ("bamba", "granitehybrid.ssm.inner_size", whole(54)),
         ("bamba", "granitehybrid.residual_scale", whole(2)),
         ("granitehybrid", "granitehybrid.rope.freq_scale", whole(2)),
+        ("mamba2", "mamba2.ssm.inner_size", whole(50)),
+        ("nemotron-h", "nemotron_h.expert_count", whole(2)),
+        (
+            "nemotron-h-groups",
+            "nemotron_h_moe.moe_latent_size",
+            whole(8),
+        ),
     ] {
         let error = logits(&with_keys(bytes(name), &[(key, value)])).unwrap_err();
         let said = error.to_string();
@@ -148,6 +159,39 @@ fn layers_with_attention_are_listed_or_come_after_an_interval() {
             let changed = without_key(file.clone(), &format!("{name}.{key}"));
             assert_eq!(logits(&changed).unwrap(), expected, "{name} {key}");
         }
+    }
+}
+
+/// The experts' tensors of Nemotron 3 are needed by name, and so is the correction of their scores.
+#[test]
+fn a_missing_tensor_of_experts_alone_in_their_layer_is_named() {
+    if !is_present(FOLDER) {
+        return;
+    }
+    for (tensor, expected) in [
+        ("exp_probs_b.bias", "mixer.gate.e_score_correction_bias"),
+        ("ffn_up_exps.weight", "mixer.experts.0.up_proj"),
+        ("ffn_down_shexp.weight", "mixer.shared_experts.down_proj"),
+    ] {
+        let missing = format!("blk.0.{tensor}");
+        let said = refused("nemotron-h-groups", |tensors| {
+            tensors.retain(|of| of.name != missing)
+        });
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+/// llama.cpp takes the one epsilon for the other.
+#[test]
+fn either_key_may_have_the_epsilon_of_nemotron_h() {
+    if !is_present(FOLDER) {
+        return;
+    }
+    let file = bytes("nemotron-h");
+    let expected = logits(&file).unwrap();
+    for key in ["layer_norm_epsilon", "layer_norm_rms_epsilon"] {
+        let changed = without_key(file.clone(), &format!("nemotron_h.attention.{key}"));
+        assert_eq!(logits(&changed).unwrap(), expected, "{key}");
     }
 }
 

@@ -207,6 +207,16 @@ def granite_4(config: dict, tensors: Tensors) -> None:
     named("", layer_types=[kinds[kind] for kind in config["layer_types"]])(config, tensors)
 
 
+def kinds(letters: str) -> list[str]:
+    """Nemotron-H's layers by a letter each."""
+    return [{"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}[letter] for letter in letters]
+
+
+def lettered(letters: str, **keys) -> Callable[[dict, Tensors], None]:
+    """The letters that its files have, and the width of a head, which the converter takes for 64."""
+    return named("", hybrid_override_pattern=letters, layers_block_type=None, num_hidden_layers=len(letters), mamba_d_head=8, **keys)
+
+
 # Value heads of the keys' width, which llama.cpp demands; every second layer has attention.
 DELTA = WIDE | {
     **{"num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2, "linear_conv_kernel_dim": 4},
@@ -220,6 +230,11 @@ MAMBA = SPLIT | {
     **{"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"], "time_step_limit": [0.0, float("inf")]},
 }
 LFM2 = SPLIT | {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3, "norm_eps": 2e-3}
+ALONE = {"hidden_size": 24, "n_groups": 2, "conv_kernel": 4, "layer_norm_epsilon": 2e-3, "use_conv_bias": True}
+# A smallest step that is never reached, since llama.cpp bounds none.
+NEMOTRON = WIDE | ALONE | {"mamba_num_heads": 6, "mamba_head_dim": 8, "ssm_state_size": 16, "time_step_min": 1e-9, "num_hidden_layers": 5}
+NO_EXPERTS = ("n_routed_experts", "num_experts_per_tok", "n_group", "topk_group")
+OF_EXPERTS = {"n_routed_experts": 6, "num_experts_per_tok": 2, "routed_scaling_factor": 1.7, "moe_intermediate_size": 10, "moe_shared_expert_intermediate_size": 14}
 FACTORS = {"attention_multiplier": 0.4, "residual_multiplier": 0.7, "embedding_multiplier": 3.0, "logits_scaling": 2.0}
 
 CASES = {
@@ -335,4 +350,9 @@ CASES = {
     "bamba": Case("bamba", MAMBA | {"layer_types": None, "attn_layer_indices": [1], "rope_parameters": PLAIN | {"partial_rotary_factor": 0.7}}, other=PARTS, remote=named("", attn_rotary_emb=4)),
     "lfm2": Case("lfm2", LFM2 | {"block_auto_adjust_ff_dim": False}),
     "lfm2moe": Case("lfm2_moe", LFM2 | {"moe_intermediate_size": 10, "num_experts": 4, "num_experts_per_tok": 2, "num_dense_layers": 1, "routed_scaling_factor": 1.0}),
+    "mamba2": Case("mamba2", ALONE | {"num_heads": 6, "head_dim": 8, "state_size": 16, "num_hidden_layers": 3, "time_step_limit": [0.0, float("inf")]}),
+    # With a type that transformers does not know: it would add keys of experts.
+    "nemotron-h": Case("nemotron_h", NEMOTRON | {"layers_block_type": kinds("M-*M-")}, remote=lettered("M-*M-", model_type="nemotron_h_of_the_hub", **dict.fromkeys(NO_EXPERTS))),
+    "nemotron-h-experts": Case("nemotron_h", NEMOTRON | OF_EXPERTS | {"n_group": 1, "topk_group": 1, "layers_block_type": kinds("ME*ME")}, remote=lettered("ME*ME")),
+    "nemotron-h-groups": Case("nemotron_h", NEMOTRON | OF_EXPERTS | {"n_group": 3, "topk_group": 2, "layers_block_type": kinds("EM*EM")}, remote=lettered("EM*EM")),
 }

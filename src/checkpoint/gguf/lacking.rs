@@ -5,7 +5,7 @@ use crate::checkpoint::scheme::matches;
 /// The arithmetic that an architecture has and the crate lacks, for a message, by name patterns.
 const LACKING: [(&[&str], &str); 9] = [
     (
-        &["mamba*", "jamba", "falcon-h1", "nemotron_h*", "plamo2"],
+        &["mamba", "jamba", "falcon-h1", "plamo2"],
         "state-space layers",
     ),
     (&["rwkv*", "arwkv*"], "recurrent layers"),

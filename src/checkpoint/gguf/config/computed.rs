@@ -23,8 +23,12 @@ const ALL: &[(&str, Compute)] = &[
     ("types-by-key-heads", |keys, other| {
         keys.types_by_key_heads(other)
     }),
-    ("key-heads-of-attention", |keys, _| {
-        keys.key_heads_of_attention()
+    ("one-of-layers", |keys, key| keys.one_of_layers(key)),
+    ("types-of-sublayers", |keys, feed_forward| {
+        keys.types_of_sublayers(feed_forward)
+    }),
+    ("number", |keys, names| {
+        Ok(json!(keys.number(keys.first(names))?))
     }),
     ("layers-of-attention", |keys, _| keys.layers_of_attention()),
     ("recurrent-layers", |keys, _| keys.recurrent_layers()),
@@ -163,11 +167,16 @@ impl Keys<'_> {
         })
     }
 
+    /// Returns the first of some keys that the file has, or all of them.
+    fn first<'n>(&self, names: &'n str) -> &'n str {
+        let is_there = |name: &&str| self.optional(name).is_some();
+        names.split('|').find(is_there).unwrap_or(names)
+    }
+
     /// One size less another.
     fn minus(&self, names: &str) -> Result<Value> {
         let (from, less) = names.split_once(' ').unwrap_or((names, ""));
-        let is_there = |name: &&str| self.optional(name).is_some();
-        let from = from.split('|').find(is_there).unwrap_or(from);
+        let from = self.first(from);
         let (size, less_size) = (self.size(from)?, self.size(less)?);
         let left = size.checked_sub(less_size).ok_or_else(|| {
             self.error(
@@ -204,19 +213,30 @@ impl Keys<'_> {
 
     /// Each layer's number of key heads, which is 0 where it has another mixer than attention.
     fn key_heads(&self) -> Result<Vec<usize>> {
-        const KEY: &str = "attention.head_count_kv";
-        let n_blocks = self.n_blocks()?;
-        let Some(Value::Array(layers)) = self.optional(KEY) else {
-            return Ok(vec![self.size(KEY)?; n_blocks]);
+        self.of_used_layers("attention.head_count_kv")
+    }
+
+    /// Returns an item for each layer that is used.
+    fn of_used_layers(&self, key: &str) -> Result<Vec<usize>> {
+        let mut sizes = self.of_layers(key)?;
+        sizes.truncate(self.n_blocks()?);
+        Ok(sizes)
+    }
+
+    /// The type of each layer that is a mixer or a feed-forward alone, of the given type.
+    fn types_of_sublayers(&self, feed_forward: &str) -> Result<Value> {
+        let widths = self.of_used_layers("feed_forward_length")?;
+        let kind = |(n_keys, width)| match (n_keys, width) {
+            (0, 0) => "linear_attention",
+            (_, 0) => "full_attention",
+            _ => feed_forward,
         };
-        let sizes = layers.iter().map(|n| usize::try_from(n.as_u64()?).ok());
-        match sizes.collect::<Option<Vec<usize>>>() {
-            Some(sizes) if sizes.len() == n_blocks => Ok(sizes),
-            _ => {
-                let reason = format!("expected {n_blocks} integers, one for each layer");
-                Err(self.error(KEY, reason))
-            }
-        }
+        Ok(self
+            .key_heads()?
+            .into_iter()
+            .zip(widths)
+            .map(kind)
+            .collect())
     }
 
     /// The type of each layer: attention, or `other` for layers without key heads.
@@ -263,19 +283,17 @@ impl Keys<'_> {
         })
     }
 
-    /// The number of key heads in the layers with attention.
-    fn key_heads_of_attention(&self) -> Result<Value> {
-        let mut sizes = self.key_heads()?;
+    /// The one size that layers have which have any.
+    fn one_of_layers(&self, key: &str) -> Result<Value> {
+        let mut sizes = self.of_used_layers(key)?;
         sizes.retain(|&n| n > 0);
         sizes.dedup();
         match sizes[..] {
             [] => Ok(Value::Null),
             [n] => Ok(n.into()),
             _ => {
-                let reason = format!(
-                    "the layers with attention have {sizes:?} key heads; expected one number"
-                );
-                Err(self.error("attention.head_count_kv", reason))
+                let reason = format!("is {sizes:?} in the layers that have any, expected one size");
+                Err(self.error(key, reason))
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::error::Result;
 
 impl Keys<'_> {
     /// Returns an item for each layer from a key that may hold one number for all.
-    fn of_layers(&self, key: &str) -> Result<Vec<usize>> {
+    pub(crate) fn of_layers(&self, key: &str) -> Result<Vec<usize>> {
         let n_blocks = self.size("block_count")?;
         match self.optional(key) {
             Some(Value::Array(items)) if items.len() == n_blocks => {

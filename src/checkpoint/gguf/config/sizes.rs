@@ -12,7 +12,7 @@ const SIZES: [(&str, &str); 8] = [
         "expert_shared_count expert_shared_feed_forward_length expert_feed_forward_length leading_dense_block_count",
     ),
     (
-        "experts router block_sparse_moe mlp.gate.",
+        "experts router block_sparse_moe mlp.gate. mixer.gate.",
         "expert_count expert_feed_forward_length feed_forward_length leading_dense_block_count interleave_moe_layer_step",
     ),
     (
@@ -21,17 +21,17 @@ const SIZES: [(&str, &str); 8] = [
          attention.key_length attention.value_length attention.head_count rope.dimension_count",
     ),
     (
-        "linear_attn mamba.",
+        "linear_attn mamba. mixer.in mixer.conv mixer.norm mixer.A mixer.D mixer.dt mixer.out",
         "ssm.time_step_rank ssm.group_count ssm.inner_size ssm.state_size ssm.conv_kernel full_attention_interval",
     ),
     ("per_layer", "embedding_length_per_layer_input"),
     ("altup", "altup.num_inputs"),
     (
-        "attn attention Attention",
+        "attn attention Attention mixer.q mixer.k mixer.v mixer.o",
         "attention.head_count attention.head_count_kv attention.key_length attention.value_length",
     ),
     (
-        "mlp ffn feed_forward fc dense Dense",
+        "mlp ffn feed_forward fc dense Dense mixer",
         "feed_forward_length leading_dense_block_count interleave_moe_layer_step expert_count",
     ),
 ];
