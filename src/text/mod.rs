@@ -1,9 +1,9 @@
 //! Converts texts to vectors, scores and texts (feature `text`).
 //!
 //! A [`TextEmbedder`] computes vectors for texts, as sentence-transformers does. A [`TextClassifier`] returns scores for
-//! labels, given texts or pairs, and a [`ZeroShotClassifier`] for labels that the caller names. A [`TokenClassifier`] finds
-//! entities, and a [`MaskFiller`] tokens for gaps. A [`TextGenerator`] continues texts, and conversations that a
-//! [`ChatTemplate`] writes. All of them read texts with a [`Tokenizer`].
+//! labels, given texts or pairs, and a [`ZeroShotClassifier`] for labels that the caller names. A [`TextRanker`] ranks texts for
+//! a query. A [`TokenClassifier`] finds entities, and a [`MaskFiller`] tokens for gaps. A [`TextGenerator`] continues texts,
+//! and conversations that a [`ChatTemplate`] writes. All of them read texts with a [`Tokenizer`].
 
 mod chat;
 mod classifier;
@@ -14,6 +14,7 @@ mod gguf;
 use candle_blocks_templates as jinja;
 mod options;
 mod prompts;
+mod ranker;
 mod scoring;
 mod sentence_files;
 mod sentences;
@@ -27,6 +28,7 @@ pub use classifier::{Scores, TextClassifier};
 pub use embedder::TextEmbedder;
 pub use generator::{Prompt, TextGeneration, TextGenerator};
 pub use options::TextOptions;
+pub use ranker::{RankedText, TextRanker};
 pub use scoring::FunctionToApply;
 pub use sentences::pooling::Pooling;
 pub use tasks::entities::{Aggregation, Entity};

@@ -7,7 +7,8 @@ use candle_core::{DType, Device};
 use super::classifier::Head;
 use super::encoder::Encoder;
 use super::prompts::Prompts;
-use super::scoring::ScoreFunction;
+use super::ranker::{Judge, TextRanker};
+use super::scoring::{ScoreFunction, Similarity};
 use super::sentence_files::{
     EachToken, Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures, heads, torch_class,
 };
@@ -40,8 +41,8 @@ const ENCODERS: &[&str] = &[
     "umt5",
 ];
 
-/// Options for opening a [`TextEmbedder`], a classifier, a [`MaskFiller`] or a [`TextGenerator`]. By default the files determine everything, and the model
-/// is packed in f32 for inference on the CPU.
+/// Options for opening a [`TextEmbedder`], a classifier, a [`TextRanker`], a [`MaskFiller`] or a [`TextGenerator`]. By default the
+/// files determine everything, and the model is packed in f32 for inference on the CPU.
 ///
 /// ```no_run
 /// use candle_blocks::text::{Pooling, TextOptions};
@@ -61,6 +62,15 @@ pub struct TextOptions {
     pooling: Vec<Pooling>,
     normalize: Option<bool>,
     function_to_apply: Option<FunctionToApply>,
+}
+
+/// The library whose functions convert logits to scores if a folder without `modules.json` names none.
+#[derive(Clone, Copy, PartialEq)]
+enum ScoreDefaults {
+    /// transformers' text classification.
+    Pipeline,
+    /// sentence-transformers' `CrossEncoder`.
+    CrossEncoder,
 }
 
 /// The form of the weights.
@@ -152,8 +162,62 @@ impl TextOptions {
             _ => self.loader(&checkpoint).model(),
         }?;
         let encoder = Encoder::new(model, &checkpoint, files.reading)?;
+        let similarity = match self.pooling[..] {
+            [Pooling::Lexical] => Similarity::Dot,
+            [Pooling::EachToken] => Similarity::MeanMaxSim,
+            _ => files.similarity,
+        };
         let sentences = Sentences::new(encoder, source, steps, Feature::Vectors)?;
-        Ok(TextEmbedder::new(sentences, files.prompts, files.notes))
+        Ok(TextEmbedder::new(
+            sentences,
+            similarity,
+            files.prompts,
+            files.notes,
+        ))
+    }
+
+    /// Opens a ranker: a cross-encoder, which is a classifier with one label, or an embedder. Without a `modules.json`, a
+    /// pooling set by the caller selects the embedder, and otherwise the checkpoint's head selects one.
+    ///
+    /// # Errors
+    /// If a classifier has another number of labels, an option is set that the other kind alone has, or as in
+    /// [`Self::classifier`] and [`Self::embedder`].
+    pub fn ranker(self, path: impl AsRef<Path>) -> Result<TextRanker> {
+        let path = path.as_ref();
+        let folder = Folder::of(path, &self.checkpoint)?;
+        let reads_pairs = match &folder.kind {
+            Some(kind) => *kind == Kind::CrossEncoder,
+            None if !self.pooling.is_empty() => false,
+            None => {
+                let checkpoint = self.checkpoint.clone().whole().open(path)?;
+                let head = checkpoint.model_config()?.head.as_ref();
+                let task = head.map(|head| head.task).or(checkpoint.missing_head()?);
+                task == Some(HeadTask::SequenceClassification)
+            }
+        };
+        if !reads_pairs {
+            if self.function_to_apply.is_some() {
+                return Err(without_effect("function_to_apply", "similarities"));
+            }
+            self.refuse_of_pairs("similarities")?;
+            return Ok(TextRanker::new(Judge::Vectors(self.embedder(path)?)));
+        }
+        if !self.pooling.is_empty() || self.normalize.is_some() {
+            return Err(without_effect(
+                "pooling or normalize",
+                "a cross-encoder's scores",
+            ));
+        }
+        let classifier = self.classifier_as(path, ScoreDefaults::CrossEncoder)?;
+        let n_labels = classifier.labels().len();
+        if n_labels != 1 {
+            return Err(Error::InvalidConfig(format!(
+                "{}: the model has {n_labels} labels, and a ranking needs one score; use a cross-encoder with one, or an \
+                 embedding model (`TextClassifier` gives the scores of all labels)",
+                path.display()
+            )));
+        }
+        Ok(TextRanker::new(Judge::Pairs(classifier)))
     }
 
     /// Opens a classifier or a cross-encoder.
@@ -162,7 +226,10 @@ impl TextOptions {
     /// If the checkpoint has no classification head and `modules.json` names no modules that compute scores, a file is
     /// missing or malformed, a module or key is unknown, or the tokenizer belongs to another model.
     pub fn classifier(self, path: impl AsRef<Path>) -> Result<TextClassifier> {
-        let path = path.as_ref();
+        self.classifier_as(path.as_ref(), ScoreDefaults::Pipeline)
+    }
+
+    fn classifier_as(self, path: &Path, defaults: ScoreDefaults) -> Result<TextClassifier> {
         let folder = Folder::of(path, &self.checkpoint)?;
         let is_cross_encoder = folder.kind == Some(Kind::CrossEncoder);
         let mut files = match is_cross_encoder {
@@ -225,10 +292,12 @@ impl TextOptions {
         };
         let scoring = match named {
             Some(scoring) => scoring,
-            None if is_cross_encoder && labels.len() > 1 => {
-                ScoreFunction::Each(Activation::Identity)
+            None if is_cross_encoder || defaults == ScoreDefaults::CrossEncoder => {
+                ScoreFunction::Each(match labels.len() {
+                    1 => Activation::Sigmoid,
+                    _ => Activation::Identity,
+                })
             }
-            None if is_cross_encoder => ScoreFunction::Each(Activation::Sigmoid),
             None => ScoreFunction::of_pipeline(json.as_ref(), labels.len())?,
         };
         Ok(TextClassifier::new(

@@ -31,6 +31,7 @@ mod heads;
 mod inline_calls;
 mod minilm;
 mod python_tokenizers;
+mod rankings;
 mod refused;
 mod results;
 mod sparse;
