@@ -134,7 +134,7 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
 }
 
 /// The poolings by name.
-fn poolings() -> impl TypedValueParser<Value = Pooling> {
+pub fn poolings() -> impl TypedValueParser<Value = Pooling> {
     let all = Pooling::ALL.into_iter().chain(Pooling::OF_HEADS);
     PossibleValuesParser::new(all.map(Pooling::name)).try_map(|name| name.parse::<Pooling>())
 }
