@@ -145,9 +145,9 @@ impl TextEmbedder {
         Ok(similarity.to_scalar()?)
     }
 
-    /// Returns the similarity of each query with each document, `[n_queries, n_documents]`, given their vectors. The function
-    /// is that of `similarity_fn_name` in the model's files: the cosine, which is the default, the dot product, which is the
-    /// default of vectors over the vocabulary, or the negative Euclidean or Manhattan distance.
+    /// Returns each query's similarity with each document, `[n_queries, n_documents]`, given their vectors. The function is
+    /// the one that `similarity_fn_name` in the model's files names: the cosine, which is the default, the dot product, which
+    /// vectors over the vocabulary have by default, or the negative Euclidean or Manhattan distance.
     ///
     /// # Errors
     /// If the vectors have different widths, or the model has a vector for each token.
@@ -155,7 +155,7 @@ impl TextEmbedder {
         self.similarity.of_vectors(queries, documents)
     }
 
-    /// Returns the similarity of a query with each document, as [`TextRanker`](crate::text::TextRanker) says.
+    /// Returns a query's similarity with each document, as [`TextRanker`](crate::text::TextRanker) says.
     pub(super) fn scores<T: AsRef<str>>(
         &self,
         query: &str,

@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::ops;
 use crate::text::sentences::stages::VectorMap;
 
-/// The similarity of two texts: of their vectors, or from the largest dot product of each of the query's tokens with one of the
-/// document's.
+/// The similarity between two texts: between their vectors, or from each query token's largest dot product with a document's
+/// token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Similarity {
     #[default]
@@ -19,7 +19,7 @@ pub(super) enum Similarity {
     Dot,
     /// The negative distance.
     Euclidean,
-    /// The negative sum of absolute differences.
+    /// The negative sum over absolute differences.
     Manhattan,
     /// The sum over tokens, as in ColBERT.
     MaxSim,
@@ -28,13 +28,13 @@ pub(super) enum Similarity {
 }
 
 impl Similarity {
-    /// Returns the similarity of each query `[n, d]` with each document `[m, d]`, `[n, m]`.
+    /// Returns each query's similarity `[n, d]` with each document `[m, d]`, `[n, m]`.
     ///
     /// # Errors
-    /// If the vectors have different widths, or the function is one of tokens.
+    /// If the vectors have different widths, or the function compares tokens.
     pub fn of_vectors(self, queries: &Tensor, documents: &Tensor) -> Result<Tensor> {
         let dot = |a: &Tensor, b: &Tensor| Ok(a.matmul(&b.t()?)?);
-        // Sums of f64: distances of near vectors are small differences.
+        // Sums in f64: distances between near vectors are small differences.
         let distances = |term: fn(f64) -> f64, whole: fn(f64) -> f64| -> Result<Tensor> {
             let rows = |x: &Tensor| x.to_dtype(DType::F32)?.to_vec2::<f32>();
             let (queries, documents) = (rows(queries)?, rows(documents)?);

@@ -38,6 +38,7 @@ mod sparse;
 mod tasks;
 mod tokenizers;
 mod truncation;
+mod vector_precision;
 
 use candle_blocks::candle_core::Tensor;
 

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use super::scoring::best_first;
-use super::{TextClassifier, TextEmbedder, TextOptions};
 use crate::checkpoint::AppliedAdapter;
 use crate::error::Result;
+use crate::text::scoring::best_first;
+use crate::text::{TextClassifier, TextEmbedder, TextOptions};
 
 /// Ranks texts for a query: a cross-encoder by its scores, as sentence-transformers' `CrossEncoder.rank` does, and an embedding
-/// model by the similarity of its vectors, with the function that its files name.
+/// model by its vectors' similarity, with the function that its files name.
 ///
 /// ```no_run
 /// use candle_blocks::text::TextRanker;
@@ -27,24 +27,24 @@ pub struct TextRanker {
 
 /// The model that scores.
 #[derive(Clone, Debug)]
-pub(super) enum Judge {
+pub(in crate::text) enum Judge {
     /// A classifier of pairs with one label.
-    Pairs(TextClassifier),
-    Vectors(TextEmbedder),
+    Pairs(Box<TextClassifier>),
+    Vectors(Box<TextEmbedder>),
 }
 
 /// A document's place in a ranking. [`TextRanker::rank`](crate::text::TextRanker::rank) returns it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RankedText {
-    /// The index of the document, from 0, in the order in which documents were given.
+    /// The document's index, from 0, in the order in which documents were given.
     pub corpus_id: usize,
     /// The score: the larger, the better.
     pub score: f32,
 }
 
 impl RankedText {
-    /// Returns the ranking for the scores of all documents, the highest first, and equal ones in their order.
+    /// Returns the ranking for all documents' scores, the highest first, and equal ones in their order.
     pub fn ranking(scores: &[f32]) -> Vec<Self> {
         let of = |corpus_id| Self {
             corpus_id,
@@ -63,7 +63,7 @@ impl TextRanker {
         TextOptions::default().ranker(directory)
     }
 
-    pub(super) fn new(judge: Judge) -> Self {
+    pub(in crate::text) fn new(judge: Judge) -> Self {
         Self {
             judge,
             query_prompt: None,
@@ -112,7 +112,7 @@ impl TextRanker {
         Ok(RankedText::ranking(&self.scores(query, documents)?))
     }
 
-    /// Returns the documents' scores for a query, in the order of the documents. A cross-encoder's default prompt precedes the
+    /// Returns the documents' scores for a query, in their order. A cross-encoder's default prompt precedes the
     /// query. An embedding model's prompts "query" and "document", or "passage" or "corpus", precede query and documents.
     ///
     /// # Errors
