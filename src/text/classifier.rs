@@ -7,7 +7,7 @@ use super::TextOptions;
 use super::encoder::reading::TextInput;
 use super::encoder::{Encoder, host};
 use super::prompts::Prompts;
-use super::scoring::ScoreFunction;
+use super::scoring::{ScoreFunction, best_first};
 use super::sentences::Sentences;
 use crate::checkpoint::AppliedAdapter;
 use crate::error::{Error, Result, getters};
@@ -81,9 +81,7 @@ impl Scores {
 
     /// Returns the indices of the labels, the highest score first, and equal ones in the order of the labels.
     pub fn ranked(&self) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.scores.len()).collect();
-        order.sort_by(|&a, &b| self.scores[b].total_cmp(&self.scores[a]));
-        order
+        best_first(&self.scores)
     }
 }
 

@@ -7,11 +7,11 @@ use candle_core::Tensor;
 
 use super::encoder::reading::TextInput;
 use super::prompts::Prompts;
-use super::scoring::TokenSimilarity;
+use super::scoring::Similarity;
 use super::sentences::Sentences;
 use super::{Pooling, TextOptions};
 use crate::checkpoint::AppliedAdapter;
-use crate::error::{Result, getters};
+use crate::error::{Error, Result, getters};
 use crate::model::Model;
 
 /// Computes vectors for texts, as sentence-transformers does.
@@ -31,7 +31,7 @@ pub struct TextEmbedder {
     sentences: Sentences,
     /// Set if queries are read in another way than documents, which `sentences` reads.
     queries: Option<Sentences>,
-    similarity: TokenSimilarity,
+    similarity: Similarity,
     prompts: Prompts,
     notes: Vec<String>,
 }
@@ -47,12 +47,17 @@ impl TextEmbedder {
     }
 
     /// Makes an embedder from its parts.
-    pub(super) fn new(sentences: Sentences, prompts: Prompts, mut notes: Vec<String>) -> Self {
+    pub(super) fn new(
+        sentences: Sentences,
+        similarity: Similarity,
+        prompts: Prompts,
+        mut notes: Vec<String>,
+    ) -> Self {
         notes.extend(sentences.encoder.notes());
         Self {
             sentences,
             queries: None,
-            similarity: TokenSimilarity::default(),
+            similarity,
             prompts,
             notes,
         }
@@ -61,14 +66,13 @@ impl TextEmbedder {
     /// Makes an embedder with a vector for each token from the pipelines of queries and documents.
     pub(super) fn each_token(
         [queries, documents]: [Sentences; 2],
-        similarity: TokenSimilarity,
+        similarity: Similarity,
         prompts: Prompts,
         notes: Vec<String>,
     ) -> Self {
         Self {
             queries: Some(queries),
-            similarity,
-            ..Self::new(documents, prompts, notes)
+            ..Self::new(documents, similarity, prompts, notes)
         }
     }
 
@@ -135,10 +139,60 @@ impl TextEmbedder {
     pub fn max_sim(&self, query: &Tensor, document: &Tensor) -> Result<f32> {
         let largest = query.matmul(&document.t()?)?.max(1)?;
         let similarity = match self.similarity {
-            TokenSimilarity::Sum => largest.sum_all()?,
-            TokenSimilarity::Mean => largest.mean_all()?,
+            Similarity::MaxSim => largest.sum_all()?,
+            _ => largest.mean_all()?,
         };
         Ok(similarity.to_scalar()?)
+    }
+
+    /// Returns each query's similarity with each document, `[n_queries, n_documents]`, given their vectors. The function is
+    /// the one that `similarity_fn_name` in the model's files names: the cosine, which is the default, the dot product, which
+    /// vectors over the vocabulary have by default, or the negative Euclidean or Manhattan distance.
+    ///
+    /// # Errors
+    /// If the vectors have different widths, or the model has a vector for each token.
+    pub fn similarity(&self, queries: &Tensor, documents: &Tensor) -> Result<Tensor> {
+        self.similarity.of_vectors(queries, documents)
+    }
+
+    /// Returns a query's similarity with each document, as [`TextRanker`](crate::text::TextRanker) says.
+    pub(super) fn scores<T: AsRef<str>>(
+        &self,
+        query: &str,
+        prompt: Option<&str>,
+        documents: &[T],
+    ) -> Result<Vec<f32>> {
+        // The index of an error is a document's.
+        let of_query = |error| match error {
+            Error::Text { reason, .. } => Error::input("query", reason),
+            other => other,
+        };
+        if self.pooling() == [Pooling::EachToken] {
+            if prompt.is_some() {
+                let reason =
+                    "goes with no vector for each token, whose files name it; leave it out";
+                return Err(Error::input("prompt", reason));
+            }
+            let query = self.query_token_vectors(&[query]).map_err(of_query)?;
+            let documents = self.token_vectors(documents)?;
+            return documents
+                .iter()
+                .map(|document| self.max_sim(&query[0], document))
+                .collect();
+        }
+        let of_role = |names: &[&str]| {
+            let mut known = names.iter().filter_map(|&name| self.prompt(name).ok());
+            known
+                .next()
+                .map_or_else(|| self.prompts.default_prompt(), Ok)
+        };
+        let prompt = prompt.map_or_else(|| of_role(&["query"]), Ok)?;
+        let query = self.embed_prompted(&[query], prompt).map_err(of_query)?;
+        // As `encode_document` looks for them.
+        let prompt = of_role(&["document", "passage", "corpus"])?;
+        let documents = self.embed_prompted(documents, prompt)?;
+        let similarity = self.similarity(&query, &documents)?;
+        Ok(similarity.flatten_all()?.to_vec1()?)
     }
 
     /// Returns the tokens that a vector weighs, with their weights, the largest first: for a model whose vectors have one

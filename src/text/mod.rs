@@ -1,9 +1,9 @@
 //! Converts texts to vectors, scores and texts (feature `text`).
 //!
 //! A [`TextEmbedder`] computes vectors for texts, as sentence-transformers does. A [`TextClassifier`] returns scores for
-//! labels, given texts or pairs, and a [`ZeroShotClassifier`] for labels that the caller names. A [`TokenClassifier`] finds
-//! entities, and a [`MaskFiller`] tokens for gaps. A [`TextGenerator`] continues texts, and conversations that a
-//! [`ChatTemplate`] writes. All of them read texts with a [`Tokenizer`].
+//! labels, given texts or pairs, and a [`ZeroShotClassifier`] for labels that the caller names. A [`TextRanker`] ranks texts for
+//! a query. A [`TokenClassifier`] finds entities, and a [`MaskFiller`] tokens for gaps. A [`TextGenerator`] continues texts,
+//! and conversations that a [`ChatTemplate`] writes. All of them read texts with a [`Tokenizer`].
 
 mod chat;
 mod classifier;
@@ -29,8 +29,10 @@ pub use generator::{Prompt, TextGeneration, TextGenerator};
 pub use options::TextOptions;
 pub use scoring::FunctionToApply;
 pub use sentences::pooling::Pooling;
+pub use sentences::vector_precision::{QuantizedVectors, VectorPrecision};
 pub use tasks::entities::{Aggregation, Entity};
 pub use tasks::mask_filler::{Filling, MaskFiller};
+pub use tasks::ranker::{RankedText, TextRanker};
 pub use tasks::token_classifier::TokenClassifier;
 pub use tasks::zero_shot::{HypothesisTemplate, RankedLabels, ZeroShotClassifier};
 pub use tokenizer::truncation::TruncationStrategy;

@@ -7,11 +7,12 @@ use candle_core::{DType, Device};
 use super::classifier::Head;
 use super::encoder::Encoder;
 use super::prompts::Prompts;
-use super::scoring::ScoreFunction;
+use super::scoring::{ScoreFunction, Similarity};
 use super::sentence_files::{
     EachToken, Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures, heads, torch_class,
 };
 use super::sentences::{Sentences, VectorSource};
+use super::tasks::ranker::{Judge, TextRanker};
 use super::{
     FunctionToApply, MaskFiller, Pooling, TextClassifier, TextEmbedder, TextGenerator,
     TokenClassifier, TruncationStrategy, ZeroShotClassifier,
@@ -40,8 +41,8 @@ const ENCODERS: &[&str] = &[
     "umt5",
 ];
 
-/// Options for opening a [`TextEmbedder`], a classifier, a [`MaskFiller`] or a [`TextGenerator`]. By default the files determine everything, and the model
-/// is packed in f32 for inference on the CPU.
+/// Options for opening a [`TextEmbedder`], a classifier, a [`TextRanker`], a [`MaskFiller`] or a [`TextGenerator`]. By default the
+/// files determine everything, and the model is packed in f32 for inference on the CPU.
 ///
 /// ```no_run
 /// use candle_blocks::text::{Pooling, TextOptions};
@@ -60,7 +61,17 @@ pub struct TextOptions {
     truncation: Option<TruncationStrategy>,
     pooling: Vec<Pooling>,
     normalize: Option<bool>,
+    truncate_dim: Option<usize>,
     function_to_apply: Option<FunctionToApply>,
+}
+
+/// The library whose functions convert logits to scores if a folder without `modules.json` names none.
+#[derive(Clone, Copy, PartialEq)]
+enum ScoreDefaults {
+    /// transformers' text classification.
+    Pipeline,
+    /// sentence-transformers' `CrossEncoder`.
+    CrossEncoder,
 }
 
 /// The form of the weights.
@@ -88,6 +99,9 @@ impl TextOptions {
         truncation(truncation: TruncationStrategy) => truncation = Some(truncation);
         /// Sets whether vectors are normalized to length 1, overriding the files.
         normalize(normalize: bool) => normalize = Some(normalize);
+        /// Keeps this number of a vector's features, the first, overriding the files: for models that were trained so
+        /// (Matryoshka). They are truncated before [`Self::normalize`].
+        truncate_dim(truncate_dim: usize) => truncate_dim = Some(truncate_dim);
         /// Sets the function that converts a classifier's logits to scores, overriding the files.
         function_to_apply(function: FunctionToApply) => function_to_apply = Some(function);
     }
@@ -135,6 +149,19 @@ impl TextOptions {
             ));
         }
         let (source, mut steps) = self.source(&folder, files.body, &checkpoint)?;
+        if let Some(truncate_dim) = self.truncate_dim {
+            let is_pooled = !matches!(&source, VectorSource::Pooling(body)
+                if body.reads == TokenFeatures::Logits || body.poolings.iter().any(|kind| Pooling::OF_HEADS.contains(kind)));
+            if truncate_dim == 0 || !is_pooled {
+                let reason = format!(
+                    "found {truncate_dim}, expected a number of features above 0, for a model with one vector of its hidden \
+                     states for each text"
+                );
+                return Err(Error::input("truncate_dim", reason));
+            }
+            steps.retain(|step| !matches!(step.stage, VectorMap::Truncate(_)));
+            steps.push(ModuleStep::of_vectors(VectorMap::Truncate(truncate_dim)));
+        }
         if let Some(normalize) = self.normalize {
             if let VectorSource::Pooling(body) = &source
                 && body.poolings == [Pooling::EachToken]
@@ -152,17 +179,70 @@ impl TextOptions {
             _ => self.loader(&checkpoint).model(),
         }?;
         let encoder = Encoder::new(model, &checkpoint, files.reading)?;
+        let similarity = match self.pooling[..] {
+            [Pooling::Lexical] => Similarity::Dot,
+            [Pooling::EachToken] => Similarity::MeanMaxSim,
+            _ => files.similarity,
+        };
         let sentences = Sentences::new(encoder, source, steps, Feature::Vectors)?;
-        Ok(TextEmbedder::new(sentences, files.prompts, files.notes))
+        Ok(TextEmbedder::new(
+            sentences,
+            similarity,
+            files.prompts,
+            files.notes,
+        ))
+    }
+
+    /// Opens a ranker: a cross-encoder, which is a classifier with one label, or an embedder. Without a `modules.json`, a
+    /// pooling set by the caller selects the embedder, and otherwise the checkpoint's head selects one.
+    ///
+    /// # Errors
+    /// If a classifier has another number of labels, an option is set that the other kind alone has, or as in
+    /// [`Self::classifier`] and [`Self::embedder`].
+    pub fn ranker(self, path: impl AsRef<Path>) -> Result<TextRanker> {
+        let path = path.as_ref();
+        let folder = Folder::of(path, &self.checkpoint)?;
+        let reads_pairs = match &folder.kind {
+            Some(kind) => *kind == Kind::CrossEncoder,
+            None if !self.pooling.is_empty() => false,
+            None => {
+                let checkpoint = self.checkpoint.clone().whole().open(path)?;
+                let head = checkpoint.model_config()?.head.as_ref();
+                let task = head.map(|head| head.task).or(checkpoint.missing_head()?);
+                task == Some(HeadTask::SequenceClassification)
+            }
+        };
+        if !reads_pairs {
+            self.refuse_of_scores("similarities")?;
+            self.refuse_of_pairs("similarities")?;
+            return Ok(TextRanker::new(Judge::Vectors(Box::new(
+                self.embedder(path)?,
+            ))));
+        }
+        let classifier = self.classifier_as(path, ScoreDefaults::CrossEncoder)?;
+        let n_labels = classifier.labels().len();
+        if n_labels != 1 {
+            return Err(Error::InvalidConfig(format!(
+                "{}: the model has {n_labels} labels, and a ranking needs one score; use a cross-encoder with one, or an \
+                 embedding model (`TextClassifier` gives the scores of all labels)",
+                path.display()
+            )));
+        }
+        Ok(TextRanker::new(Judge::Pairs(Box::new(classifier))))
     }
 
     /// Opens a classifier or a cross-encoder.
     ///
     /// # Errors
     /// If the checkpoint has no classification head and `modules.json` names no modules that compute scores, a file is
-    /// missing or malformed, a module or key is unknown, or the tokenizer belongs to another model.
+    /// missing or malformed, a module or key is unknown, the tokenizer belongs to another model, or an option is set that
+    /// vectors alone have.
     pub fn classifier(self, path: impl AsRef<Path>) -> Result<TextClassifier> {
-        let path = path.as_ref();
+        self.classifier_as(path.as_ref(), ScoreDefaults::Pipeline)
+    }
+
+    fn classifier_as(self, path: &Path, defaults: ScoreDefaults) -> Result<TextClassifier> {
+        self.refuse_of_vectors("scores")?;
         let folder = Folder::of(path, &self.checkpoint)?;
         let is_cross_encoder = folder.kind == Some(Kind::CrossEncoder);
         let mut files = match is_cross_encoder {
@@ -225,10 +305,12 @@ impl TextOptions {
         };
         let scoring = match named {
             Some(scoring) => scoring,
-            None if is_cross_encoder && labels.len() > 1 => {
-                ScoreFunction::Each(Activation::Identity)
+            None if is_cross_encoder || defaults == ScoreDefaults::CrossEncoder => {
+                ScoreFunction::Each(match labels.len() {
+                    1 => Activation::Sigmoid,
+                    _ => Activation::Identity,
+                })
             }
-            None if is_cross_encoder => ScoreFunction::Each(Activation::Sigmoid),
             None => ScoreFunction::of_pipeline(json.as_ref(), labels.len())?,
         };
         Ok(TextClassifier::new(
@@ -305,6 +387,7 @@ impl TextOptions {
     pub fn generator(self, path: impl AsRef<Path>) -> Result<TextGenerator> {
         let result = "generated text";
         self.refuse_of_vectors(result)?;
+        self.refuse_of_scores(result)?;
         self.refuse_of_pairs(result)?;
         if self.max_length.is_some() {
             return Err(without_effect("max_length", result));
@@ -323,6 +406,7 @@ impl TextOptions {
         mut reading: TextReading,
     ) -> Result<(Checkpoint, Encoder, Vec<String>)> {
         self.refuse_of_vectors("this task")?;
+        self.refuse_of_scores("this task")?;
         self.shorten(&mut reading);
         let folder = Folder::of(path, &self.checkpoint)?;
         let checkpoint = self.checkpoint.clone().whole().open(path)?;
@@ -350,16 +434,24 @@ impl TextOptions {
         }
     }
 
-    /// Refuses options that vectors, or scores of the model's own labels, alone have.
+    /// Refuses options that vectors alone have.
     fn refuse_of_vectors(&self, result: &str) -> Result<()> {
         let set = [
             ("pooling", !self.pooling.is_empty()),
             ("normalize", self.normalize.is_some()),
-            ("function_to_apply", self.function_to_apply.is_some()),
+            ("truncate_dim", self.truncate_dim.is_some()),
         ];
         let mut set = set.into_iter().filter(|(_, is_set)| *is_set);
         set.next()
             .map_or(Ok(()), |(name, _)| Err(without_effect(name, result)))
+    }
+
+    /// Refuses an option that scores of the model's own labels alone have.
+    fn refuse_of_scores(&self, result: &str) -> Result<()> {
+        match self.function_to_apply {
+            Some(_) => Err(without_effect("function_to_apply", result)),
+            None => Ok(()),
+        }
     }
 
     /// Refuses an option that pairs alone have.
@@ -377,9 +469,10 @@ impl TextOptions {
         documents: TextReading,
         checkpoint: &Checkpoint,
     ) -> Result<[Sentences; 2]> {
-        if !self.pooling.is_empty() || self.normalize.is_some() {
+        let is_set = [self.normalize.is_some(), self.truncate_dim.is_some()];
+        if !self.pooling.is_empty() || is_set.contains(&true) {
             let reason = "the model's files give a vector for each token; leave it out";
-            return Err(Error::input("pooling or normalize", reason));
+            return Err(Error::input("pooling, normalize or truncate_dim", reason));
         }
         let expansion = each.queries.expansion.as_ref();
         if !expansion.is_some_and(|added| added.truncates) {

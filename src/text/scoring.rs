@@ -2,38 +2,78 @@
 
 use std::str::FromStr;
 
-use candle_core::{Device, Tensor};
-use serde_json::Value;
+use candle_core::{DType, Device, Tensor};
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::config::Activation;
 use crate::error::{Error, Result};
 use crate::ops;
+use crate::text::sentences::stages::VectorMap;
 
-/// The similarity of two texts with a vector for each token, from the largest dot product of each of the query's vectors.
+/// The similarity between two texts: between their vectors, or from each query token's largest dot product with a document's
+/// token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum TokenSimilarity {
-    /// The mean, as in FlagEmbedding.
+pub(super) enum Similarity {
     #[default]
-    Mean,
-    /// The sum (MaxSim), as in ColBERT.
-    Sum,
+    Cosine,
+    Dot,
+    /// The negative distance.
+    Euclidean,
+    /// The negative sum over absolute differences.
+    Manhattan,
+    /// The sum over tokens, as in ColBERT.
+    MaxSim,
+    /// The mean over tokens, as in FlagEmbedding.
+    MeanMaxSim,
 }
 
-impl TokenSimilarity {
-    /// Reads sentence-transformers' `similarity_fn_name` for a model with a vector for each token.
+impl Similarity {
+    /// Returns each query's similarity `[n, d]` with each document `[m, d]`, `[n, m]`.
     ///
     /// # Errors
-    /// If it names another function.
-    pub fn open(json: &ConfigJson) -> Result<Self> {
-        const KEY: &str = "similarity_fn_name";
-        const MEAN: &str = "meanmaxsim";
-        json.only(KEY, &["maxsim".into(), MEAN.into(), Value::Null])?;
-        Ok(match json.text(&[KEY])?.as_deref() {
-            Some(MEAN) => Self::Mean,
-            _ => Self::Sum,
-        })
+    /// If the vectors have different widths, or the function compares tokens.
+    pub fn of_vectors(self, queries: &Tensor, documents: &Tensor) -> Result<Tensor> {
+        let dot = |a: &Tensor, b: &Tensor| Ok(a.matmul(&b.t()?)?);
+        // Sums in f64: distances between near vectors are small differences.
+        let distances = |term: fn(f64) -> f64, whole: fn(f64) -> f64| -> Result<Tensor> {
+            let rows = |x: &Tensor| x.to_dtype(DType::F32)?.to_vec2::<f32>();
+            let (queries, documents) = (rows(queries)?, rows(documents)?);
+            let one = |a: &[f32], b: &[f32]| {
+                let terms = a.iter().zip(b).map(|(&a, &b)| f64::from(a) - f64::from(b));
+                -whole(terms.map(term).sum()) as f32
+            };
+            let all = queries.iter().map(|a| documents.iter().map(|b| one(a, b)));
+            let shape = (queries.len(), documents.len());
+            let all: Vec<f32> = all.flatten().collect();
+            Ok(Tensor::from_vec(all, shape, &Device::Cpu)?)
+        };
+        let (d, other) = (queries.dims2()?.1, documents.dims2()?.1);
+        if d != other {
+            let reason = format!("have {other} features, but the queries have {d}");
+            return Err(Error::input("documents", reason));
+        }
+        match self {
+            Self::Dot => dot(queries, documents),
+            Self::Cosine => {
+                let unit = |x| VectorMap::Normalize.forward(x);
+                dot(&unit(queries)?, &unit(documents)?)
+            }
+            Self::Euclidean => distances(|x| x * x, f64::sqrt),
+            Self::Manhattan => distances(f64::abs, |sum| sum),
+            Self::MaxSim | Self::MeanMaxSim => {
+                let reason = "the model gives a vector for each token; use `max_sim`";
+                Err(Error::InvalidConfig(reason.into()))
+            }
+        }
     }
+}
+
+/// Returns the indices of scores, the highest first, and equal ones in their order.
+pub(super) fn best_first(scores: &[f32]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    // Plus zero: -0 is no less than 0.
+    order.sort_by(|&a, &b| (scores[b] + 0.0).total_cmp(&(scores[a] + 0.0)));
+    order
 }
 
 /// The function that converts logits to scores.

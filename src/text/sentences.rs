@@ -3,6 +3,7 @@
 pub(crate) mod expansion;
 pub(crate) mod pooling;
 pub(crate) mod stages;
+pub(crate) mod vector_precision;
 
 use candle_core::{DType, Device, Tensor};
 

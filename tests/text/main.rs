@@ -31,12 +31,14 @@ mod heads;
 mod inline_calls;
 mod minilm;
 mod python_tokenizers;
+mod rankings;
 mod refused;
 mod results;
 mod sparse;
 mod tasks;
 mod tokenizers;
 mod truncation;
+mod vector_precision;
 
 use candle_blocks::candle_core::Tensor;
 

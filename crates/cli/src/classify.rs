@@ -176,6 +176,7 @@ pub fn classify(args: &Args) -> Result<CommandOutcome> {
             ("logits".to_string(), table(|scores| &scores.logits)?),
             ("scores".to_string(), table(|scores| &scores.scores)?),
         ],
+        signed: None,
         lines: all.iter().map(line).collect(),
     };
     results.write(output, format, &outcome)?;

@@ -1,16 +1,23 @@
 //! `candle-blocks embed`: computes a vector for each line in a file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
-use candle_blocks::candle_core::{Device, Tensor};
-use candle_blocks::text::Pooling;
+use anyhow::{Context, Result, bail};
+use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::checkpoint::files::TensorFiles;
+use candle_blocks::text::{Pooling, QuantizedVectors, VectorPrecision};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::{Serialize, Serializer};
 
-use crate::model::{ComputeArgs, ModelArgs, note_adapters};
+use crate::model::{ComputeArgs, ModelArgs, names, note_adapters};
 use crate::texts::{OutputFormat, PromptArgs, TextArgs, TextResults};
 use crate::{CommandOutcome, output};
+
+/// Names in the output file.
+const EMBEDDINGS: &str = "embeddings";
+const RANGES: &str = "ranges";
+/// The precision of vectors that are not quantized.
+const FLOAT: &str = "float32";
 
 /// Commands for the end of the help.
 const EXAMPLES: &str = "Examples:
@@ -33,6 +40,18 @@ pub struct Args {
     /// Normalize vectors to length 1 or not, whatever the model's files say.
     #[arg(long, value_name = "BOOL")]
     normalize: Option<bool>,
+    /// Keep the first N features of a vector, whatever the model's files say.
+    #[arg(long, value_name = "N")]
+    truncate_dim: Option<usize>,
+    /// The precision of the vectors in the output: bytes relative to a range for each feature, or one bit for each feature.
+    /// A .safetensors with int8 or uint8 has these `ranges` [2, d] too.
+    #[arg(long, value_name = "PRECISION", default_value = FLOAT,
+        value_parser = names(&[FLOAT, "int8", "uint8", "binary", "ubinary"]))]
+    vectors: String,
+    /// A .safetensors that `embed` wrote, whose vectors or `ranges` give the ranges of int8 and uint8 [default: the vectors
+    /// themselves].
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -55,6 +74,10 @@ struct EmbeddingLine<'a> {
 enum LineVector {
     Embedding(Vec<f32>),
     Embeddings(Vec<Vec<f32>>),
+    #[serde(rename = "embedding")]
+    Quantized(Vec<i16>),
+    #[serde(rename = "embeddings")]
+    QuantizedTokens(Vec<Vec<i16>>),
     #[serde(serialize_with = "in_order")]
     Weights(Vec<(String, f32)>),
 }
@@ -67,6 +90,8 @@ fn in_order<S: Serializer>(pairs: &[(String, f32)], serializer: S) -> Result<S::
 pub fn embed(args: &Args) -> Result<CommandOutcome> {
     let path = args.model.path()?;
     let format = OutputFormat::of(&args.output, &args.texts, &path)?;
+    let precision = args.precision()?;
+    let mut ranges = args.calibration.as_deref().map(ranges_of).transpose()?;
     let lines = args.texts.read()?;
     let mut options = args
         .compute
@@ -75,10 +100,18 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
     if let Some(normalize) = args.normalize {
         options = options.normalize(normalize);
     }
+    if let Some(truncate_dim) = args.truncate_dim {
+        options = options.truncate_dim(truncate_dim);
+    }
     args.model.note_unread(&path);
     let embedder = options.embedder(path)?;
     note_adapters(embedder.adapters());
     output::notes(embedder.notes());
+    if precision.is_some() && embedder.weighted_tokens(&[]).is_some() {
+        bail!(
+            "--vectors: a vector over the vocabulary is mostly zeros, which are not quantized; leave it out"
+        );
+    }
     let is_per_token = embedder.pooling() == [Pooling::EachToken];
     let are_queries = is_per_token && args.prompt.are_queries()?;
     let prompt = match is_per_token {
@@ -98,18 +131,52 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
     if vectors.is_empty() {
         return Ok(outcome);
     }
-    let embeddings = Tensor::cat(&vectors, 0)?;
+    let mut embeddings = Tensor::cat(&vectors, 0)?;
+    let mut quantized = None;
+    if let Some(precision) = precision {
+        if precision.reads_ranges() && ranges.is_none() {
+            ranges = Some(VectorPrecision::ranges(&embeddings).with_context(|| {
+                format!("--vectors {} without --calibration FILE", args.vectors)
+            })?);
+        }
+        quantized = Some(precision.quantize(&embeddings, ranges.as_ref())?);
+    }
+    if let Some(quantized) = &quantized {
+        let shape = (embeddings.dim(0)?, quantized.width());
+        embeddings = Tensor::from_slice(quantized.bytes(), shape, &Device::Cpu)?;
+    }
+    let is_signed = precision.is_some_and(VectorPrecision::is_signed);
     let mut results = TextResults {
         tensors: Vec::new(),
+        signed: is_signed.then_some(EMBEDDINGS),
         lines: Vec::new(),
     };
     match format {
         OutputFormat::Safetensors => {
-            results.tensors.push(("embeddings".to_string(), embeddings));
+            results.tensors.push((EMBEDDINGS.to_string(), embeddings));
+            results
+                .tensors
+                .extend(ranges.map(|x| (RANGES.to_string(), x)));
             if is_per_token {
                 let lengths = vectors.iter().map(|one| Ok(one.dim(0)? as i64));
                 let lengths = Tensor::new(lengths.collect::<Result<Vec<_>>>()?, &Device::Cpu)?;
                 results.tensors.push(("lengths".to_string(), lengths));
+            }
+        }
+        OutputFormat::Jsonl if quantized.is_some() => {
+            let mut rows = quantized.iter().flat_map(QuantizedVectors::rows);
+            let n_computed = match is_per_token {
+                true => vectors.len(),
+                false => quantized.iter().flat_map(QuantizedVectors::rows).count(),
+            };
+            for (i, text) in lines.iter().enumerate().take(n_computed) {
+                let vector = match is_per_token {
+                    true => LineVector::QuantizedTokens(
+                        rows.by_ref().take(vectors[i].dim(0)?).collect(),
+                    ),
+                    false => LineVector::Quantized(rows.next().unwrap_or_default()),
+                };
+                results.lines.push(EmbeddingLine { text, vector });
             }
         }
         OutputFormat::Jsonl if is_per_token => {
@@ -133,8 +200,46 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
     Ok(outcome)
 }
 
+impl Args {
+    /// Returns the precision of quantized vectors, if they are quantized.
+    fn precision(&self) -> Result<Option<VectorPrecision>> {
+        let precision = match self.vectors.as_str() {
+            FLOAT => None,
+            name => Some(name.parse::<VectorPrecision>()?),
+        };
+        if self.calibration.is_some() && !precision.is_some_and(VectorPrecision::reads_ranges) {
+            bail!("--calibration has no effect without --vectors int8 or uint8; leave it out");
+        }
+        Ok(precision)
+    }
+}
+
+/// Returns the ranges in a file that `embed` wrote, or those of its vectors.
+fn ranges_of(path: &Path) -> Result<Tensor> {
+    let files = TensorFiles::open(path)?;
+    let name = match files.contains(RANGES) {
+        true => RANGES,
+        false => EMBEDDINGS,
+    };
+    let tensor = files.read(name)?;
+    let (dtype, dims) = (tensor.dtype(), tensor.dims());
+    if !dtype.is_float() || dims.len() != 2 {
+        bail!(
+            "{}: {name} is {} {dims:?}, expected floats [n, d]; give a file that `embed` wrote without --vectors, or with int8 \
+             or uint8",
+            path.display(),
+            dtype.as_str()
+        );
+    }
+    let tensor = tensor.to_dtype(DType::F32)?;
+    match name {
+        RANGES => Ok(tensor),
+        _ => VectorPrecision::ranges(&tensor).with_context(|| path.display().to_string()),
+    }
+}
+
 /// The poolings by name.
-fn poolings() -> impl TypedValueParser<Value = Pooling> {
+pub fn poolings() -> impl TypedValueParser<Value = Pooling> {
     let all = Pooling::ALL.into_iter().chain(Pooling::OF_HEADS);
     PossibleValuesParser::new(all.map(Pooling::name)).try_map(|name| name.parse::<Pooling>())
 }

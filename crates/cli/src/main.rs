@@ -18,6 +18,7 @@ mod interrupt;
 mod model;
 mod output;
 mod quantize;
+mod rank;
 mod run;
 mod tag;
 mod texts;
@@ -52,6 +53,8 @@ enum Command {
     Embed(embed::Args),
     /// Classify each line of a text file, by the model's labels or by yours, or score pairs with a cross-encoder.
     Classify(classify::Args),
+    /// Rank the lines of a text file for a query, with a cross-encoder or an embedding model.
+    Rank(rank::Args),
     /// Find the entities in each line of a text file, such as names of persons and places.
     Tag(tag::Args),
     /// Fill the masks in each line of a text file with the most probable tokens.
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::generate(&args),
         Command::Embed(args) => embed::embed(&args),
         Command::Classify(args) => classify::classify(&args),
+        Command::Rank(args) => rank::rank(&args),
         Command::Tag(args) => tag::tag(&args),
         Command::Fill(args) => fill::fill(&args),
         Command::Quantize(args) => quantize::quantize(&args),

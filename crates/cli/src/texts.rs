@@ -7,8 +7,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use candle_blocks::Error;
 use candle_blocks::candle_core::Tensor;
-use candle_blocks::checkpoint::write::{write_safetensors, write_whole};
+use candle_blocks::checkpoint::write::{
+    Overwrite, TensorRecord, dtype_on_disk, write_streamed, write_tensor, write_whole,
+};
 use indicatif::{ProgressBar, ProgressStyle};
+use safetensors::Dtype;
 use serde::Serialize;
 
 use crate::{CommandOutcome, interrupt, output};
@@ -208,6 +211,8 @@ impl OutputFormat {
 /// Results to write: as tensors, or line by line.
 pub struct TextResults<T> {
     pub tensors: Vec<(String, Tensor)>,
+    /// The tensor whose bytes are signed, a type that candle does not have.
+    pub signed: Option<&'static str>,
     pub lines: Vec<T>,
 }
 
@@ -224,7 +229,7 @@ impl<T: Serialize> TextResults<T> {
             _ => output.to_path_buf(),
         };
         match format {
-            OutputFormat::Safetensors => write_safetensors(path, &self.tensors, None)?,
+            OutputFormat::Safetensors => self.write_tensors(path)?,
             OutputFormat::Jsonl => write_whole(path, |out: &mut dyn Write| {
                 self.lines.iter().try_for_each(|line| {
                     let written = serde_json::to_writer(&mut *out, line).map_err(Into::into);
@@ -237,6 +242,31 @@ impl<T: Serialize> TextResults<T> {
                 })
             })?,
         }
+        Ok(())
+    }
+
+    fn write_tensors(&self, path: &Path) -> Result<()> {
+        let record = |(name, tensor): &(String, Tensor)| {
+            let dtype = match self.signed == Some(name.as_str()) {
+                true => Dtype::I8,
+                false => dtype_on_disk(name, tensor.dtype())?,
+            };
+            Ok(TensorRecord {
+                name: name.clone(),
+                dtype,
+                shape: tensor.dims().to_vec(),
+            })
+        };
+        let records = self.tensors.iter().map(record);
+        let records = records.collect::<candle_blocks::Result<_>>()?;
+        let to = (path, Overwrite::Allowed);
+        write_streamed(to, records, None, |name, write| {
+            let mut tensors = self.tensors.iter();
+            match tensors.find(|(known, _)| known == name) {
+                Some((_, tensor)) => write_tensor(name, tensor, write),
+                None => Ok(()),
+            }
+        })?;
         Ok(())
     }
 }
@@ -281,6 +311,7 @@ impl<'p, T: Serialize> JsonLines<'p, T> {
         };
         let results = TextResults {
             tensors: Vec::new(),
+            signed: None,
             lines: self.lines,
         };
         results.write(output, OutputFormat::Jsonl, outcome)

@@ -16,7 +16,7 @@ pub(super) use each_token::EachToken;
 
 use super::Pooling;
 use super::prompts::Prompts;
-use super::scoring::{ScoreFunction, TokenSimilarity};
+use super::scoring::{ScoreFunction, Similarity};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::is_named;
 use crate::error::{Error, Result};
@@ -77,8 +77,8 @@ pub(super) struct SentenceFiles {
     pub prompts: Prompts,
     /// The function for a cross-encoder's scores, if the files name one.
     pub scoring: Option<ScoreFunction>,
-    /// The similarity of texts with a vector for each token.
-    pub similarity: TokenSimilarity,
+    /// The similarity of two texts.
+    pub similarity: Similarity,
     /// Notes on settings in the files that results do not follow.
     pub notes: Vec<String>,
 }
@@ -191,7 +191,7 @@ impl SentenceFiles {
             body: ResultBody::Pooling(PoolingBody::default()),
             prompts: Prompts::default(),
             scoring: None,
-            similarity: TokenSimilarity::default(),
+            similarity: Similarity::default(),
             notes: notes.collect(),
         }
     }

@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::{COLBERT, Kind, finished, optional, torch_class};
+use crate::checkpoint::config_json::ConfigJson;
 use crate::error::Result;
 use crate::text::prompts::Prompts;
-use crate::text::scoring::{ScoreFunction, TokenSimilarity};
+use crate::text::scoring::{ScoreFunction, Similarity};
 use crate::text::sentences::stages::VectorMap;
 
 /// The name of the file.
 pub(super) const FILE: &str = "config_sentence_transformers.json";
-/// Keys that change no vector and no score: versions, and the function that compares two vectors.
-const HARMLESS: &[&str] = &["__version__", "requirements", "similarity_fn_name"];
+/// Keys that change no vector and no score: versions.
+const HARMLESS: &[&str] = &["__version__", "requirements"];
 /// Layers that stay in f32 if the others do not.
 const IN_F32: &str = "keep_in_fp32_modules";
 
@@ -24,8 +27,36 @@ pub(super) struct Settings {
     pub last_step: Option<VectorMap>,
     /// The function for a cross-encoder's scores.
     pub scoring: Option<ScoreFunction>,
-    /// The similarity of texts with a vector for each token.
-    pub similarity: TokenSimilarity,
+    /// The similarity of two texts.
+    pub similarity: Similarity,
+}
+
+/// Reads `similarity_fn_name`; a kind of model has a function of its own without it.
+///
+/// # Errors
+/// If it names a function that this kind does not have.
+fn similarity(json: &ConfigJson, kind: &Kind) -> Result<Similarity> {
+    const KEY: &str = "similarity_fn_name";
+    let of_vectors = [
+        ("cosine", Similarity::Cosine),
+        ("dot", Similarity::Dot),
+        ("euclidean", Similarity::Euclidean),
+        ("manhattan", Similarity::Manhattan),
+    ];
+    let of_tokens = [
+        ("maxsim", Similarity::MaxSim),
+        ("meanmaxsim", Similarity::MeanMaxSim),
+    ];
+    let (known, default) = match kind {
+        Kind::MultiVectorEncoder => (&of_tokens[..], Similarity::MaxSim),
+        Kind::SparseEncoder => (&of_vectors[..], Similarity::Dot),
+        _ => (&of_vectors[..], Similarity::Cosine),
+    };
+    let names = known.iter().map(|(name, _)| Value::from(*name));
+    json.only(KEY, &names.chain([Value::Null]).collect::<Vec<_>>())?;
+    let name = json.text(&[KEY])?;
+    let named = (known.iter()).find(|(known, _)| name.as_deref() == Some(*known));
+    Ok(named.map_or(default, |(_, similarity)| *similarity))
 }
 
 /// Returns the kind of model in a folder with a `modules.json`.
@@ -68,9 +99,6 @@ impl Settings {
         let prompts = prompts.into_iter().flatten();
         let prompts = prompts.map(|(name, prompt)| (name, prompt.unwrap_or_default()));
         settings.prompts.by_name.extend(prompts);
-        if *kind == Kind::MultiVectorEncoder {
-            settings.similarity = TokenSimilarity::open(&json)?;
-        }
         settings.prompts.default = json.text(&["default_prompt_name"])?;
         if let Some(name) = &settings.prompts.default
             && !settings.prompts.by_name.contains_key(name)
@@ -83,9 +111,10 @@ impl Settings {
         match kind {
             Kind::CrossEncoder => {
                 settings.scoring = torch_class::scoring(&json, "activation_fn")?;
-                harmless.extend(["truncate_dim", IN_F32]);
+                harmless.extend(["similarity_fn_name", "truncate_dim", IN_F32]);
             }
             _ => {
+                settings.similarity = similarity(&json, kind)?;
                 let (key, unread, step): (_, _, fn(usize) -> VectorMap) = match kind {
                     Kind::SparseEncoder => {
                         ("max_active_dims", "truncate_dim", VectorMap::KeepLargest)

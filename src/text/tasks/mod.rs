@@ -1,6 +1,7 @@
-//! Whole tasks on texts, with the results of transformers' pipelines.
+//! Whole tasks on texts, with the results that transformers' pipelines and sentence-transformers give.
 
 pub(super) mod entities;
 pub(super) mod mask_filler;
+pub(super) mod ranker;
 pub(super) mod token_classifier;
 pub(super) mod zero_shot;

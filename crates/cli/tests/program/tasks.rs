@@ -1,4 +1,5 @@
-//! `candle-blocks tag`, `fill` and `classify --labels`: lines of JSON as transformers' pipelines have them, and refusals.
+//! `candle-blocks tag`, `fill`, `classify --labels` and `rank`: lines of JSON as transformers' pipelines and sentence-transformers
+//! have them, and refusals.
 
 use std::fs;
 use std::io::Write;
@@ -29,7 +30,11 @@ fn texts(list: &Value) -> String {
 }
 
 fn printed(answer: &Answer) -> Vec<Value> {
-    let lines = answer.stdout.lines();
+    objects(&answer.stdout)
+}
+
+fn objects(lines: &str) -> Vec<Value> {
+    let lines = lines.lines();
     lines
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
@@ -407,4 +412,81 @@ fn control_characters_in_words_are_escaped() {
     let is_plain = |c: char| c == '\n' || !c.is_control() && c != '\u{202e}';
     assert!(said.stdout.chars().all(is_plain), "{:?}", said.stdout);
     assert_eq!(printed(&said)[0]["entities"][1]["word"], "\u{202e}");
+}
+
+#[test]
+fn lines_are_ranked_with_the_fields_of_sentence_transformers() {
+    if !is_present("tasks") {
+        return;
+    }
+    let all = fs::read_to_string(weights("tasks/rankings.json")).unwrap();
+    let all: Value = serde_json::from_str(&all).unwrap();
+    let folder = Folder::with(texts(&all["documents"]));
+    let cases = all["cases"].as_array().unwrap().iter();
+    let unchanged = cases.filter(|case| case["changes"] == json!({}));
+    let mut n_cases = 0;
+    for case in unchanged {
+        n_cases += 1;
+        let model = weights(&format!("text/{}", case["model"].as_str().unwrap()));
+        let query = all["queries"][0].as_str().unwrap();
+        let best = case["rankings"][0].as_array().unwrap();
+        let expected = best.iter().map(|ranked| {
+            let mut ranked = ranked.clone();
+            let document = ranked["corpus_id"].as_u64().unwrap() as usize;
+            ranked["text"] = all["documents"][document].clone();
+            rounded(&ranked)
+        });
+        let expected: Vec<_> = expected.collect();
+        let said = folder.says("rank", &model, "", &["--query", query]);
+        said.assert_status(0);
+        let found: Vec<_> = printed(&said).iter().map(rounded).collect();
+        assert_eq!(found, expected);
+        let flags = ["--query", query, "--top-k", "2"];
+        let said = folder.says("rank", &model, "best.jsonl", &flags);
+        said.assert_status(0);
+        assert_eq!(said.stdout, "");
+        let written = fs::read_to_string(folder.path("best.jsonl")).unwrap();
+        let first: Vec<_> = objects(&written).iter().map(rounded).collect();
+        assert_eq!(first, expected[..2]);
+    }
+    assert_eq!(n_cases, 3);
+}
+
+#[test]
+fn rankings_of_wrong_input_are_refused() {
+    let folder = Folder::with("boats\n");
+    let (labels, joined) = (weights("text/labels"), weights("text/joined"));
+    for (model, to, flags, words) in [
+        (&labels, "", &["--query", "a"][..], &["3 labels"][..]),
+        (&joined, "", &[], &["--query"]),
+        (
+            &joined,
+            "o.safetensors",
+            &["--query", "a"],
+            &["must end in .jsonl"],
+        ),
+        (
+            &joined,
+            "",
+            &["--query", "a", "--prompt-name", "none"],
+            &["\"none\" is unknown", "query"],
+        ),
+        (
+            &weights("text/tokens"),
+            "",
+            &["--query", "a", "--prompt", "b"],
+            &["prompt", "leave it out"],
+        ),
+    ] {
+        let said = folder.says("rank", model, to, flags);
+        said.assert_status(2);
+        assert_says(&said.stderr, words);
+    }
+    let flags = ["--query", "sand", "--prompt", "the "];
+    let [prompted, other] = [&flags[..], &["--query", "the sand", "--prompt", ""]].map(|flags| {
+        folder
+            .says("rank", &weights("text/masked"), "", flags)
+            .stdout
+    });
+    assert_eq!(prompted, other);
 }

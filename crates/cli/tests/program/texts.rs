@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use candle_blocks::text::{Pooling, TextClassifier, TextEmbedder, TextOptions};
+use candle_blocks::text::{Pooling, TextClassifier, TextEmbedder, TextOptions, VectorPrecision};
 use serde_json::Value;
 
 use crate::{
@@ -543,4 +543,92 @@ fn a_repositorys_folder_of_the_hubs_cache_is_told_its_snapshots() {
             "0123abcd",
         ]);
     }
+}
+
+#[test]
+fn vectors_are_written_quantized_with_ranges_that_calibrate_others() {
+    let folder = Folder::with(TEXTS);
+    let model = weights("text/joined");
+    let embed = |to: &str, flags: &[&str]| {
+        let said = folder.says("embed", &model, to, flags);
+        said.assert_status(0);
+    };
+    let texts: Vec<&str> = TEXTS.lines().collect();
+    let options = TextOptions::default().truncate_dim(3);
+    let vectors = { options.embedder(&model).unwrap() }.embed(&texts).unwrap();
+    let ranges = VectorPrecision::ranges(&vectors).unwrap();
+    for name in ["int8", "uint8", "binary", "ubinary"] {
+        let precision: VectorPrecision = name.parse().unwrap();
+        let expected = precision.quantize(&vectors, None).unwrap();
+        let flags = ["--truncate-dim", "3", "--vectors", name];
+        embed("v.jsonl", &flags);
+        let rows = folder.lines("v.jsonl").into_iter();
+        let rows = rows.map(|line| serde_json::from_value(line["embedding"].clone()).unwrap());
+        let rows: Vec<Vec<i16>> = rows.collect();
+        assert_eq!(rows, expected.rows().collect::<Vec<_>>());
+        embed("v.safetensors", &flags);
+        let bytes = fs::read(folder.path("v.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let written = file.tensor("embeddings").unwrap();
+        assert_eq!(written.data(), expected.bytes());
+        assert_eq!(written.shape(), [4, expected.width()]);
+        let dtype = match precision.is_signed() {
+            true => safetensors::Dtype::I8,
+            false => safetensors::Dtype::U8,
+        };
+        assert_eq!(written.dtype(), dtype);
+        assert_eq!(file.tensor("ranges").is_ok(), precision.reads_ranges());
+    }
+    // A single text has no ranges of its own, but those of a file.
+    embed(
+        "many.safetensors",
+        &["--truncate-dim", "3", "--vectors", "int8"],
+    );
+    let one = Folder::with("boats\n");
+    fs::copy(
+        folder.path("many.safetensors"),
+        one.path("many.safetensors"),
+    )
+    .unwrap();
+    let many = one.path("many.safetensors");
+    let many = many.to_str().unwrap();
+    let flags = ["--truncate-dim", "3", "--vectors", "int8"];
+    let calibrated = [&flags[..], &["--calibration", many]].concat();
+    one.says("embed", &model, "v.jsonl", &calibrated)
+        .assert_status(0);
+    let expected = (VectorPrecision::Int8)
+        .quantize(&vectors.narrow(0, 2, 1).unwrap(), Some(&ranges))
+        .unwrap();
+    let found = one.lines("v.jsonl")[0]["embedding"].clone();
+    let found: Vec<i16> = serde_json::from_value(found).unwrap();
+    assert_eq!(vec![found], expected.rows().collect::<Vec<_>>());
+    for (flags, words) in [
+        (&flags[..], "without --calibration"),
+        (&["--vectors", "int8", "--calibration", many], "expected [2"),
+        (&["--vectors", "int4"], "ubinary"),
+        (&["--calibration", many], "no effect"),
+        (&["--truncate-dim", "0"], "truncate_dim"),
+    ] {
+        let said = one.says("embed", &model, "o.jsonl", flags);
+        said.assert_status(2);
+        assert_says(&said.stderr, &[words]);
+    }
+    let said = one.says(
+        "embed",
+        &weights("text/masked"),
+        "o.jsonl",
+        &["--vectors", "binary"],
+    );
+    said.assert_status(2);
+    assert_says(&said.stderr, &["vocabulary"]);
+    let said = one.says(
+        "embed",
+        &weights("text/tokens"),
+        "t.jsonl",
+        &["--vectors", "ubinary"],
+    );
+    said.assert_status(0);
+    let tokens = one.lines("t.jsonl")[0]["embeddings"].clone();
+    let tokens: Vec<Vec<i16>> = serde_json::from_value(tokens).unwrap();
+    assert!(tokens.len() > 1 && tokens.iter().all(|token| token.len() == 1));
 }
