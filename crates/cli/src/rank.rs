@@ -13,8 +13,8 @@ use crate::{CommandOutcome, output};
 
 /// Commands for the end of the help.
 const EXAMPLES: &str = "Examples:
-  candle-blocks rank --model ms-marco-MiniLM-L6-v2 --query 'How many people live in Berlin?' passages.txt
-  candle-blocks rank --model all-MiniLM-L6-v2 --query 'a meal' --top-k 5 sentences.txt --output best.jsonl";
+  candle-blocks rank --model ms-marco-MiniLM-L6-v2 --query \"How many people live in Berlin?\" passages.txt
+  candle-blocks rank --model all-MiniLM-L6-v2 --query \"a meal\" --top-k 5 sentences.txt --output best.jsonl";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
