@@ -7,7 +7,7 @@ use super::TextOptions;
 use super::encoder::reading::TextInput;
 use super::encoder::{Encoder, host};
 use super::prompts::Prompts;
-use super::scoring::{ScoreFunction, best_first};
+use super::scoring::{ScoreFunction, best, best_first};
 use super::sentences::Sentences;
 use crate::checkpoint::AppliedAdapter;
 use crate::error::{Error, Result, getters};
@@ -70,13 +70,7 @@ pub struct Scores {
 impl Scores {
     /// Returns the index of the label with the highest score.
     pub fn best(&self) -> usize {
-        let mut best = 0;
-        for (i, score) in self.scores.iter().enumerate() {
-            if *score > self.scores[best] {
-                best = i;
-            }
-        }
-        best
+        best(&self.scores)
     }
 
     /// Returns the indices of the labels, the highest score first, and equal ones in the order of the labels.

@@ -68,6 +68,12 @@ impl Similarity {
     }
 }
 
+/// Returns the index of the highest score, the first of equal ones.
+pub(super) fn best(scores: &[f32]) -> usize {
+    let indices = 1..scores.len();
+    indices.fold(0, |best, i| if scores[i] > scores[best] { i } else { best })
+}
+
 /// Returns the indices of scores, the highest first, and equal ones in their order.
 pub(super) fn best_first(scores: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..scores.len()).collect();

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 use crate::text::Tokenizer;
+use crate::text::scoring::best;
 
 /// The label of tokens outside entities, which are left out.
 const OUTSIDE: &str = "O";
@@ -204,12 +205,6 @@ fn without_prefix(label: &str) -> &str {
 /// Returns the place from the start of one to the end of another.
 fn whole(first: Option<&Range<usize>>, last: Option<&Range<usize>>) -> Option<Range<usize>> {
     Some(first?.start..last?.end)
-}
-
-/// Returns the index of the highest score, the first of equal ones.
-fn best(scores: &[f32]) -> usize {
-    let indices = 1..scores.len();
-    indices.fold(0, |best, i| if scores[i] > scores[best] { i } else { best })
 }
 
 fn mean(scores: impl ExactSizeIterator<Item = f32>) -> f32 {
