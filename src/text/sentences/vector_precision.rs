@@ -3,9 +3,10 @@
 
 use std::str::FromStr;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
 
 use crate::error::{Error, Result};
+use crate::text::encoder::host;
 
 /// A quantized vector's precision.
 ///
@@ -114,10 +115,6 @@ impl VectorPrecision {
     /// If the ranges have another shape or are given for bits, a value is not finite, or as in [`Self::ranges`].
     pub fn quantize(self, vectors: &Tensor, ranges: Option<&Tensor>) -> Result<QuantizedVectors> {
         let (n, d) = vectors.dims2()?;
-        let host = |x: &Tensor| -> Result<Vec<f32>> {
-            let x = x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
-            Ok(x.flatten_all()?.to_vec1()?)
-        };
         let values = host(vectors)?;
         if let Some(at) = values.iter().position(|value| !value.is_finite()) {
             let reason = format!("the value {} at {at} has no quantized one", values[at]);
