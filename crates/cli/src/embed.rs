@@ -167,7 +167,7 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
             let mut rows = quantized.iter().flat_map(QuantizedVectors::rows);
             let n_computed = match is_per_token {
                 true => vectors.len(),
-                false => quantized.iter().flat_map(QuantizedVectors::rows).count(),
+                false => embeddings.dim(0)?,
             };
             for (i, text) in lines.iter().enumerate().take(n_computed) {
                 let vector = match is_per_token {
