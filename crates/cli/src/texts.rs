@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use candle_blocks::Error;
 use candle_blocks::candle_core::Tensor;
 use candle_blocks::checkpoint::write::{
-    Overwrite, TensorRecord, dtype_on_disk, write_streamed, write_tensor, write_whole,
+    Overwrite, TensorRecord, write_streamed, write_tensor, write_whole,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use safetensors::Dtype;
@@ -247,15 +247,11 @@ impl<T: Serialize> TextResults<T> {
 
     fn write_tensors(&self, path: &Path) -> Result<()> {
         let record = |(name, tensor): &(String, Tensor)| {
-            let dtype = match self.signed == Some(name.as_str()) {
-                true => Dtype::I8,
-                false => dtype_on_disk(name, tensor.dtype())?,
-            };
-            Ok(TensorRecord {
-                name: name.clone(),
-                dtype,
-                shape: tensor.dims().to_vec(),
-            })
+            let mut record = TensorRecord::of(name, tensor)?;
+            if self.signed == Some(name.as_str()) {
+                record.dtype = Dtype::I8;
+            }
+            Ok(record)
         };
         let records = self.tensors.iter().map(record);
         let records = records.collect::<candle_blocks::Result<_>>()?;

@@ -72,14 +72,10 @@ pub fn write_tensors(
             return Err(Error::input(name, "two tensors have this name; rename one"));
         }
     }
-    let record = |(name, tensor): &(String, Tensor)| {
-        Ok(TensorRecord {
-            name: name.clone(),
-            dtype: dtype_on_disk(name, tensor.dtype())?,
-            shape: tensor.dims().to_vec(),
-        })
-    };
-    let records = tensors.iter().map(record).collect::<Result<_>>()?;
+    let records = tensors
+        .iter()
+        .map(|(name, tensor)| TensorRecord::of(name, tensor));
+    let records = records.collect::<Result<_>>()?;
     write_streamed(to, records, metadata, |name, write| {
         write_tensor(name, by_name[name], write)
     })
@@ -94,6 +90,18 @@ pub struct TensorRecord {
 }
 
 impl TensorRecord {
+    /// Returns the record of a tensor with this name.
+    ///
+    /// # Errors
+    /// If files have no such dtype.
+    pub fn of(name: &str, tensor: &Tensor) -> Result<Self> {
+        Ok(Self {
+            name: name.to_string(),
+            dtype: dtype_on_disk(name, tensor.dtype())?,
+            shape: tensor.dims().to_vec(),
+        })
+    }
+
     /// Returns its size in bytes.
     pub fn n_bytes(&self) -> usize {
         let n = self.shape.iter().product::<usize>() as u64;
