@@ -45,6 +45,13 @@ pub struct Gguf {
     pub tensors: Vec<GgufTensor>,
 }
 
+impl Gguf {
+    /// Returns whether a tensor has this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.iter().any(|tensor| tensor.name == name)
+    }
+}
+
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct GgufTensor {

@@ -28,8 +28,7 @@ pub(super) fn add(files: &mut TensorFiles, tensor: &GgufTensor) -> Result<bool> 
     if let Some(block) = tensor.name.strip_suffix(".attn_v_b.weight") {
         // The key's tensor takes it.
         let key_name = format!("{block}.attn_k_b.weight");
-        let gguf = files.gguf();
-        return Ok(gguf.is_some_and(|gguf| gguf.tensors.iter().any(|other| other.name == key_name)));
+        return Ok(files.gguf().is_some_and(|gguf| gguf.has(&key_name)));
     }
     let Some(block) = tensor.name.strip_suffix(".attn_k_b.weight") else {
         return Ok(false);

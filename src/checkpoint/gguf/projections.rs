@@ -44,10 +44,7 @@ pub(super) fn add(
     let of_mixer = entry.modules.get(FUSED);
     let of_mixer = of_mixer.is_some_and(|name| name.starts_with("linear_attn."));
     let convolution = format!("{block}.ssm_conv1d.weight");
-    let is_mixer = || {
-        let gguf = files.gguf();
-        gguf.is_some_and(|gguf| gguf.tensors.iter().any(|other| other.name == convolution))
-    };
+    let is_mixer = || files.gguf().is_some_and(|gguf| gguf.has(&convolution));
     let is_parted = !has(FUSED) || of_mixer && !is_mixer();
     if local == FUSED && is_parted && APART.iter().all(|part| has(part)) {
         return part(entry, config, files, tensor, &APART.map(named), of_mixer);
