@@ -4,10 +4,8 @@
 //! transformers' `Qwen3NextGatedDeltaNet`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3_next/modeling_qwen3_next.py>
 
+use super::layer_types::{FULL, LINEAR};
 use super::prelude::*;
-
-pub(super) const FULL: &str = "full_attention";
-pub(super) const LINEAR: &str = "linear_attention";
 
 /// Rules for a mixer without its projections. The three convolutions are fused in one tensor.
 pub(super) fn mixer_rules(norm: &str, output: &str) -> Vec<Rule> {

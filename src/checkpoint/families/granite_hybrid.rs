@@ -4,7 +4,8 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/granitemoehybrid/modeling_granitemoehybrid.py>
 
 use super::granite::{granite, granitemoe, shared, shared_rules, stacked_experts, table};
-use super::mamba_mixer::{FULL, LINEAR, initialization, mixer, rules};
+use super::layer_types::{FULL, LINEAR};
+use super::mamba_mixer::{initialization, mixer, rules};
 use super::mixtral;
 use super::prelude::*;
 

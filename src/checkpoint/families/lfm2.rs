@@ -3,10 +3,10 @@
 //! transformers' `Lfm2DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/lfm2/modeling_lfm2.py>
 
+use super::layer_types::FULL;
 use super::llama::{decoder, uniform, unrotated_block};
 use super::prelude::*;
 
-pub(super) const FULL: &str = "full_attention";
 pub(super) const CONVOLUTION: &str = "conv";
 
 pub(super) fn family() -> Family {

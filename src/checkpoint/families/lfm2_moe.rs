@@ -3,7 +3,8 @@
 //! transformers' `Lfm2MoeSparseMoeBlock`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/lfm2_moe/modeling_lfm2_moe.py>
 
-use super::lfm2::{CONVOLUTION, FULL, block, table, with_convolutions};
+use super::layer_types::FULL;
+use super::lfm2::{CONVOLUTION, block, table, with_convolutions};
 use super::llama::uniform;
 use super::mixtral::{stacked_experts, weights};
 use super::prelude::*;

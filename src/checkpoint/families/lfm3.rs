@@ -3,7 +3,8 @@
 //! transformers' `Lfm3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/lfm3/modeling_lfm3.py>
 
-use super::lfm2::{CONVOLUTION, FULL, table, with_convolutions};
+use super::layer_types::FULL;
+use super::lfm2::{CONVOLUTION, table, with_convolutions};
 use super::llama::{bias, uniform, unrotated_block};
 use super::prelude::*;
 

@@ -6,10 +6,6 @@
 
 use super::prelude::*;
 
-/// Types of layers.
-pub(super) const FULL: &str = "full_attention";
-pub(super) const LINEAR: &str = "linear_attention";
-
 /// Names the keys that Mamba-2 and Nemotron-H share as hybrids do.
 pub(super) fn renamed(family: Family) -> Family {
     family
@@ -58,12 +54,15 @@ pub(super) fn rules(stem: &str) -> Vec<Rule> {
 
 /// transformers' `BambaPreTrainedModel._init_weights`.
 pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
-    let one = Distribution::Constant(1.0);
     let all = Initialization::normal(initializer_range::deviation(json, 0.02)?);
-    Ok(all
-        .with("*mamba.decay.bias", one)
-        .with("*mamba.skip.weight", one)
-        .with("*mamba.rate.weight", Distribution::LogOfCount))
+    Ok(with_steps(all, Distribution::Constant(1.0)))
+}
+
+/// Adds the distributions of the parameters with a value for each head; `steps` is that of the steps' biases.
+fn with_steps(all: Initialization, steps: Distribution) -> Initialization {
+    all.with("*mamba.decay.bias", steps)
+        .with("*mamba.skip.weight", Distribution::Constant(1.0))
+        .with("*mamba.rate.weight", Distribution::LogOfCount)
 }
 
 /// Returns the distributions of Mamba-2's and Nemotron-H's mixers, whose output weights are uniform within `1/√share`.
@@ -78,11 +77,8 @@ pub(super) fn drawn(
         high: json.number(&["time_step_max"], 0.1)?,
         floor: json.number(&["time_step_floor"], 1e-4)?,
     };
-    Ok(all
-        .with("*mamba.output.weight", Distribution::Uniform { bound })
-        .with("*mamba.decay.bias", steps)
-        .with("*mamba.skip.weight", Distribution::Constant(1.0))
-        .with("*mamba.rate.weight", Distribution::LogOfCount))
+    let all = all.with("*mamba.output.weight", Distribution::Uniform { bound });
+    Ok(with_steps(all, steps))
 }
 
 /// Returns the mixer of a configuration with the keys `mamba_*`, where heads are `mamba_expand` times the norm's width.

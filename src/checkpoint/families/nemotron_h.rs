@@ -1,10 +1,10 @@
-//! Nemotron-H and Nemotron 3: each layer is one sublayer, which is Mamba-2, attention without positions, a feed-forward without a
-//! gate, or experts without gates.
+//! Nemotron-H and Nemotron 3: each layer is Mamba-2, attention without positions, or a feed-forward or experts without gates.
 //!
 //! transformers' `NemotronHBlock`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/nemotron_h/modeling_nemotron_h.py>
 
-use super::mamba_mixer::{FULL, LINEAR, drawn, of_heads, renamed, rules};
+use super::layer_types::{FULL, LINEAR};
+use super::mamba_mixer::{drawn, of_heads, renamed, rules};
 use super::mixtral::shared_rules;
 use super::prelude::*;
 use super::sigmoid_experts::{correction, with_experts};

@@ -3,7 +3,8 @@
 //! transformers' `OlmoHybridLinearAttentionDecoderLayer` and `OlmoHybridAttentionDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/olmo_hybrid/modeling_olmo_hybrid.py>
 
-use super::gated_delta::{FULL, LINEAR, delta, mixer_rules, projections_apart};
+use super::gated_delta::{delta, mixer_rules, projections_apart};
+use super::layer_types::{FULL, LINEAR};
 use super::llama::{bias, decoder, uniform, unrotated_block};
 use super::prelude::*;
 
