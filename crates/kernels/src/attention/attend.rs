@@ -73,6 +73,7 @@ pub fn attend(
         key_value,
         out: Target::row_major(out, n_rows, row_length),
         threads,
+        cpu,
     };
     match stored {
         OperandFormat::F32 => call.compute(&*f32::kernel(cpu.isa)),
@@ -102,6 +103,7 @@ struct Call<'a> {
     key_value: KeyValue<'a>,
     out: Target<'a, f32>,
     threads: usize,
+    cpu: Cpu,
 }
 
 impl<'a> Call<'a> {
@@ -124,7 +126,8 @@ impl<'a> Call<'a> {
     /// Returns how many parts each key/value head's rows are divided into: enough to keep all threads busy to the
     /// end, few enough that packing keys and values for each part costs little.
     fn n_parts(&self, n_heads: usize, tile: usize) -> usize {
-        if self.threads == 1 {
+        // The rows of a head share the products with relative embeddings.
+        if self.threads == 1 || self.scoring.relative.is_some() {
             return 1;
         }
         let least = match self.key_value {
@@ -144,15 +147,18 @@ impl<'a> Call<'a> {
         head: usize,
         part: Range<usize>,
     ) {
+        let lines = self.shape.queries.rows(sequence);
+        let relative = self.scoring.relative.as_ref();
         let rows = QueryRows {
+            first_line: lines.start,
             group: Group {
                 shape: self.shape,
                 scoring: self.scoring,
                 sequence,
                 first_head: head * self.shape.group(),
                 key_mask: KeyMask::new(self.scoring, sequence, &self.key_value.positions(sequence)),
+                relative: relative.map(|of| of.of_head(self.cpu, lines, head)),
             },
-            first_line: self.shape.queries.rows(sequence).start,
             query: self.query,
             layout: kernel.layout(self.shape.head_dim),
             out: &self.out,

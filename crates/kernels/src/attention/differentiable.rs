@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::BiasLayout;
+use super::{BiasLayout, RelativeScores};
 use crate::products::View;
 use crate::vectors::{Slice, SliceMut, Stored};
 
@@ -82,6 +82,8 @@ pub struct Differentiable<'a> {
     pub scale: f64,
     /// A soft cap on the scaled products: `cap(s) = soft_cap · tanh(s / soft_cap)`.
     pub soft_cap: Option<f64>,
+    /// Terms by distance, added before the biases. Then there are as many keys as queries, in as many heads.
+    pub relative: Option<RelativeScores<'a>>,
     /// Biases, added in this order.
     pub biases: &'a [ScoreBias<'a>],
     /// Attention sinks: for each query head one score `[heads]` that takes part in the softmax, but has no value.
@@ -102,6 +104,8 @@ pub struct AttentionGradients<'a> {
     pub key: SliceMut<'a>,
     /// The values' gradient.
     pub value: SliceMut<'a>,
+    /// The gradients of each relative term: its content's rows, and the table's, which are zeros before.
+    pub relative: Vec<[SliceMut<'a>; 2]>,
     /// Each bias's gradient, added to existing contents, in the bias's own layout. `None` skips a gradient.
     pub biases: Vec<Option<SliceMut<'a>>>,
     /// The sinks' gradient, added to existing contents. `None` skips it.

@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Range};
 
-use super::{Bias, Shape};
+use super::{Bias, RelativeScores, Shape};
 
 /// Parameters that convert query-key products to scores.
 ///
@@ -14,6 +14,8 @@ pub struct Scoring<'a> {
     pub scale: f32,
     /// A soft cap on the scaled products.
     pub soft_cap: Option<f32>,
+    /// Terms by distance, added before the biases. Then the keys are the queries' positions, in as many heads.
+    pub relative: Option<RelativeScores<'a>>,
     /// Biases, added in this order.
     pub biases: &'a [Bias<'a>],
     /// Attention sinks: for each query head one score `[n_heads]` that takes part in the softmax, but has no value.
@@ -42,6 +44,7 @@ impl fmt::Debug for Scoring<'_> {
         f.debug_struct("Scoring")
             .field("scale", &self.scale)
             .field("soft_cap", &self.soft_cap)
+            .field("relative", &self.relative)
             .field("biases", &self.biases)
             .field("sinks", &self.sinks)
             .field("keep", &self.keep)
@@ -74,6 +77,10 @@ impl Scoring<'_> {
         }
         let sinks = self.sinks.map_or(shape.n_heads, <[f32]>::len);
         assert_eq!(sinks, shape.n_heads, "sink count");
+        if let Some(relative) = self.relative {
+            assert_eq!(shape.n_heads, shape.n_kv_heads, "heads of relative terms");
+            relative.check(keys, shape.queries.n_rows(), shape.n_heads);
+        }
         for bias in self.biases {
             let lengths = [batch, shape.n_heads, queries, keys];
             bias.layout.check(lengths, bias.data.len());

@@ -45,7 +45,8 @@ use operand::{Operand, OperandDots};
 use pack_queries::PackQueries;
 use plan::{Group, TilePlan};
 use query_rows::QueryRows;
-pub use relative::{ContentOf, RelativeScores};
+pub use relative::{ContentOf, RelativeScores, RelativeTerm};
+use relative::{RelativeProducts, TermGradients};
 use score::Score;
 use tile_memory::TileMemory;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{KeyMask, Layout, Scoring, Shape};
+use super::{KeyMask, Layout, RelativeProducts, Scoring, Shape};
 
 /// The maximum row count in a tile on any instruction set.
 pub(crate) const MAX_ROWS: usize = 16;
@@ -15,6 +15,7 @@ pub(crate) struct Group<'a> {
     pub(crate) sequence: usize,
     pub(crate) first_head: usize,
     pub(crate) key_mask: KeyMask<'a>,
+    pub(crate) relative: Option<RelativeProducts<'a, f32>>,
 }
 
 impl Group<'_> {

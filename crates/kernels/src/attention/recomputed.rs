@@ -14,7 +14,7 @@ use crate::threads::{Shared, parallel};
 use crate::vectors::{Slice, SliceMut, Stored};
 
 use self::tile::{ROWS, Tile, queries_per_tile};
-use super::{AttentionGradients, BiasLayout, Differentiable};
+use super::{AttentionGradients, BiasLayout, Differentiable, RelativeProducts};
 
 scratch! {
     /// A tile's queries and scores.
@@ -38,7 +38,9 @@ impl Differentiable<'_> {
         };
         // A part waits until those before it are added. One more thread may hold what it took in an earlier call.
         let sums = 4 * keys * key_value;
-        (cpu.threads.min(tiles) + 1) * (tile + products + sums) * size
+        // Products and their gradients.
+        let relative = self.relative.map_or(0, |of| 2 * of.n_products(keys));
+        (cpu.threads.min(tiles) + 1) * (tile + products + sums + relative) * size
     }
 
     /// Writes the result, `[batch · queries, n_heads · head_dim of the values]`. A query that sees no key gives
@@ -83,6 +85,10 @@ struct Typed<'a, T> {
 impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
     fn of(of: &'a Differentiable<'a>) -> Self {
         let lengths = [of.batch, of.query.heads, of.query.seq, of.key.seq];
+        if let Some(relative) = of.relative {
+            assert_eq!([of.key.heads, of.key.seq], [of.query.heads, of.query.seq]);
+            relative.check(of.query.seq, of.batch * of.query.seq, of.query.heads);
+        }
         let biases = of.biases.iter().map(|bias| {
             let data = T::of_slice(bias.data);
             bias.layout.check(lengths, data.len());
@@ -114,31 +120,65 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         let each = self.queries_at_once();
         let n_tiles = query.seq.div_ceil(each);
         let to = Shared::new(y);
-        parallel::for_tasks(self.threads(cpu), batch * value.heads * n_tiles, |task| {
-            // A causal sequence's last queries see the most keys, and take the longest. They come first.
-            let (head, index) = (task / n_tiles, n_tiles - 1 - task % n_tiles);
-            let tile = self.tile((head / value.heads, head % value.heads), index, each);
-            let n_rows = self.n_rows(&tile);
-            let n = n_rows * value.head_dim;
-            let parts = self.parts(&tile);
-            let most = parts.iter().map(|part| self.memory_for(part)).max();
-            lend(TILE, 2 * n + most.unwrap_or(0), |memory| {
-                let (y, memory) = memory.split_at_mut(n);
-                y.fill(T::ZERO);
-                let mut all = vec![Normalizer::<T>::NONE; n_rows];
-                for part in &parts {
-                    let mut memory = self.divided(part, memory);
-                    let mut of_part = vec![Normalizer::NONE; n_rows];
-                    self.probabilities(cpu, part, &mut memory, Some(&mut of_part));
-                    self.drop(part, memory.p);
-                    let values = value.positions((part.sequence, part.head), part.keys.clone());
-                    let result = &mut memory.rest[..n];
-                    multiply(cpu, rows(memory.p, part.keys.len()), values, result);
-                    Self::join((y, &mut all), (result, &of_part));
-                }
-                // SAFETY: no two tiles share a query in a head.
-                unsafe { self.write_rows(&tile, y, value.head_dim, &to) };
-            });
+        // The tiles of a head share the products with relative embeddings.
+        let per_task = if self.of.relative.is_some() {
+            n_tiles
+        } else {
+            1
+        };
+        let n_tasks = batch * value.heads * n_tiles / per_task;
+        parallel::for_tasks(self.threads(cpu), n_tasks, |task| {
+            let first = task * per_task;
+            let head = first / n_tiles;
+            let at = (head / value.heads, head % value.heads);
+            let relative = self.relative(cpu, at);
+            for index in first % n_tiles..first % n_tiles + per_task {
+                // A causal sequence's last queries see the most keys, and take the longest. They come first.
+                let tile = self.tile(at, n_tiles - 1 - index, each);
+                self.forward_tile(cpu, &tile, relative.as_ref(), &to);
+            }
+        });
+    }
+
+    /// Computes the products with relative embeddings for a head in a sequence.
+    fn relative(
+        &self,
+        cpu: Cpu,
+        (sequence, head): (usize, usize),
+    ) -> Option<RelativeProducts<'a, T>> {
+        let lines = sequence * self.of.query.seq..(sequence + 1) * self.of.query.seq;
+        let relative = self.of.relative.as_ref()?;
+        Some(relative.of_head(cpu, lines, head))
+    }
+
+    fn forward_tile(
+        &self,
+        cpu: Cpu,
+        tile: &Tile,
+        relative: Option<&RelativeProducts<T>>,
+        to: &Shared<T>,
+    ) {
+        let value = self.of.value;
+        let n_rows = self.n_rows(tile);
+        let n = n_rows * value.head_dim;
+        let parts = self.parts(tile);
+        let most = parts.iter().map(|part| self.memory_for(part)).max();
+        lend(TILE, 2 * n + most.unwrap_or(0), |memory| {
+            let (y, memory) = memory.split_at_mut(n);
+            y.fill(T::ZERO);
+            let mut all = vec![Normalizer::<T>::NONE; n_rows];
+            for part in &parts {
+                let mut memory = self.divided(part, memory);
+                let mut of_part = vec![Normalizer::NONE; n_rows];
+                self.probabilities(cpu, part, relative, &mut memory, Some(&mut of_part));
+                self.drop(part, memory.p);
+                let values = value.positions((part.sequence, part.head), part.keys.clone());
+                let result = &mut memory.rest[..n];
+                multiply(cpu, rows(memory.p, part.keys.len()), values, result);
+                Self::join((y, &mut all), (result, &of_part));
+            }
+            // SAFETY: no two tiles share a query in a head.
+            unsafe { self.write_rows(tile, y, value.head_dim, to) };
         });
     }
 

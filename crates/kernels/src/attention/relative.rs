@@ -1,13 +1,18 @@
-//! Position scores for disentangled attention (DeBERTa, He et al. 2020, <https://arxiv.org/abs/2006.03654>), in f32
-//! or f64, with a backward pass.
+//! The position terms of disentangled attention (DeBERTa, He et al. 2020, <https://arxiv.org/abs/2006.03654>), in f32 or f64, with a
+//! backward pass.
+//!
+//! A task computes one head in one sequence. It multiplies the contents of all its positions by the table of relative
+//! embeddings, `[positions, table rows]`, and each score reads its element of that. Memory is linear in the sequence.
+
+use std::{iter::zip, ops::Range};
 
 use super::HeadRows;
 use super::recomputed::{multiply, rows};
+use crate::Cpu;
 use crate::memory::{Buffer, Recycled};
 use crate::products::Plain;
-use crate::threads::for_chunks;
-use crate::vectors::{Slice, SliceMut, Stored};
-use crate::{Cpu, threads::parallel::threads_worth};
+use crate::threads::Shared;
+use crate::vectors::Stored;
 
 /// The content that is multiplied by relative position embeddings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,162 +23,171 @@ pub enum ContentOf {
     Keys,
 }
 
-/// The products `scale · content · table[rows[query - key]]` for every query and key in a sequence, per head.
+/// A term that is added to the scores of each head: `scale · content · table[rows[query - key]]`.
 #[derive(Clone, Copy, Debug)]
-pub struct RelativeScores<'a> {
-    /// Sequence count.
-    pub batch: usize,
-    /// The content: query or key heads.
+pub struct RelativeTerm<'a> {
+    /// The content of all sequences: query or key heads.
     pub content: HeadRows<'a>,
     /// Selects queries or keys as `content`.
     pub of: ContentOf,
     /// The position table's heads. A row serves one or several distances.
     pub table: HeadRows<'a>,
-    /// The table row for each distance `query - key`, from `1 - seq` to `seq - 1`.
+}
+
+/// The terms for positions that attend to each other.
+#[derive(Clone, Copy, Debug)]
+pub struct RelativeScores<'a> {
+    /// The terms, added in this order.
+    pub terms: &'a [RelativeTerm<'a>],
+    /// The table row for each distance `query - key`, from `1 - n` to `n - 1`, where no sequence has more than `n` positions.
     pub rows: &'a [u32],
-    /// Rows and columns in the score matrix: `seq` or more.
-    pub longest: usize,
     /// A factor on the products.
     pub scale: f64,
 }
 
-impl RelativeScores<'_> {
-    /// Adds the products to `scores`, `[batch, heads, longest, longest]`.
+impl<'a> RelativeScores<'a> {
+    /// Checks that sequences of `seq` positions in `n_rows` rows with `heads` heads have their terms.
     ///
     /// # Panics
-    /// If lengths or types do not match, or the type is a half type.
-    pub fn add_to(&self, cpu: Cpu, scores: SliceMut) {
-        match scores {
-            SliceMut::F32(scores) => self.add::<f32>(cpu, scores),
-            SliceMut::F64(scores) => self.add::<f64>(cpu, scores),
-            SliceMut::F16(_) | SliceMut::Bf16(_) => {
-                panic!("relative scores do not support half types")
-            }
+    /// If lengths do not match.
+    pub(super) fn check(&self, seq: usize, n_rows: usize, heads: usize) {
+        assert!(self.rows.len() + 1 >= 2 * seq, "distances");
+        let last = self.rows.iter().max().map_or(0, |&row| row as usize + 1);
+        for RelativeTerm { content, table, .. } in self.terms {
+            assert_eq!((content.heads, content.head_dim), (heads, table.head_dim));
+            assert_eq!(table.heads, heads);
+            assert!(last <= table.seq, "table rows");
+            assert!(n_rows <= content.seq, "content rows");
         }
     }
 
-    /// Computes the gradients for content and table, given the scores' gradient `[batch, heads, seq, seq]`. Both are
-    /// written as contiguous rows.
-    ///
-    /// # Panics
-    /// If lengths or types do not match, `longest` exceeds `seq`, or the type is a half type.
-    pub fn backward(&self, cpu: Cpu, dscores: Slice, dcontent: SliceMut, dtable: SliceMut) {
-        match dscores {
-            Slice::F32(dscores) => self.gradients::<f32>(cpu, dscores, dcontent, dtable),
-            Slice::F64(dscores) => self.gradients::<f64>(cpu, dscores, dcontent, dtable),
-            Slice::F16(_) | Slice::Bf16(_) => panic!("relative scores do not support half types"),
-        }
+    /// Returns the number of products for a head in a sequence of `seq` positions.
+    pub(super) fn n_products(&self, seq: usize) -> usize {
+        self.terms.iter().map(|term| seq * term.table.seq).sum()
     }
 
-    /// Checks all lengths, and returns the thread count.
-    fn threads(&self, cpu: Cpu, n_scores: usize) -> usize {
-        let (content, table) = (self.content, self.table);
-        let (seq, heads) = (content.seq, content.heads);
-        assert_eq!((heads, content.head_dim), (table.heads, table.head_dim));
-        assert!(self.longest >= seq);
-        let per_head = self.longest * self.longest;
-        assert_eq!(n_scores, self.batch * heads * per_head, "scores");
-        assert_eq!(self.rows.len(), (2 * seq).saturating_sub(1), "distances");
-        let last = self.rows.iter().max();
-        assert!(last.is_none_or(|&row| (row as usize) < table.seq));
-        let work = self.batch * heads * seq * table.seq * content.head_dim;
-        threads_worth(work, cpu.threads)
-    }
-
-    fn add<T: Plain + Recycled + Stored>(&self, cpu: Cpu, scores: &mut [T]) {
-        let threads = self.threads(cpu, scores.len());
-        let (seq, n_rows) = (self.content.seq, self.table.seq);
-        let scale = T::of(self.scale);
-        let per_head = self.longest * self.longest;
-        for_chunks(threads, scores, per_head.max(1), |start, scores| {
-            let task = start / per_head;
-            let (sequence, head) = (task / self.content.heads, task % self.content.heads);
-            let content = self.content.head::<T>(sequence, head);
-            let table = self.table.head::<T>(0, head);
-            let mut products = Buffer::new(seq * n_rows);
-            multiply(cpu, content, table.transposed(), &mut products);
-            let scores = scores.chunks_exact_mut(self.longest).take(seq);
-            for (query, scores) in scores.enumerate() {
-                for (key, (score, place)) in scores.iter_mut().zip(self.places(query)).enumerate() {
-                    let row = self.line(query, key) * n_rows;
-                    *score += scale * products[row + place];
-                }
-            }
-        });
-    }
-
-    /// Returns the table rows for one query and each key.
-    fn places(&self, query: usize) -> impl Iterator<Item = usize> {
-        let rows = &self.rows[query..query + self.content.seq];
-        rows.iter().rev().map(|&row| row as usize)
-    }
-
-    /// Returns the content row for a score.
-    fn line(&self, query: usize, key: usize) -> usize {
-        match self.of {
-            ContentOf::Queries => query,
-            ContentOf::Keys => key,
-        }
-    }
-
-    /// Computes the gradients. A task is one head in all sequences. The table's gradient is summed in sequence
-    /// order.
-    fn gradients<T: Plain + Recycled + Stored>(
+    /// Computes the products for a head in the sequence with the rows `lines`.
+    pub(super) fn of_head<T: Plain + Recycled + Stored>(
         &self,
         cpu: Cpu,
-        dscores: &[T],
-        dcontent: SliceMut,
-        dtable: SliceMut,
-    ) {
-        let threads = self.threads(cpu, dscores.len());
-        assert_eq!(self.longest, self.content.seq);
-        let (dcontent, dtable) = (T::of_slice_mut(dcontent), T::of_slice_mut(dtable));
-        let HeadRows {
-            seq,
-            heads,
-            head_dim,
-            ..
-        } = self.content;
-        let (n_rows, scale) = (self.table.seq, T::of(self.scale));
-        let (n_content, n_table) = (self.batch * seq * head_dim, n_rows * head_dim);
-        let per_head = n_content + n_table;
-        let mut all = Buffer::<T>::new(heads * per_head);
-        for_chunks(threads, &mut all, per_head.max(1), |start, sums| {
-            let head = start / (n_content + n_table);
-            let (to_content, to_table) = sums.split_at_mut(n_content);
-            to_table.fill(T::ZERO);
-            let mut products = Buffer::new(seq * n_rows);
-            let mut part = Buffer::new(n_table);
-            let table = self.table.head::<T>(0, head);
-            for (sequence, to) in to_content.chunks_exact_mut(seq * head_dim).enumerate() {
-                products.fill(T::ZERO);
-                let scores = (sequence * heads + head) * seq * seq;
-                let scores = dscores[scores..][..seq * seq].chunks_exact(seq);
-                for (query, scores) in scores.enumerate() {
-                    for (key, (&score, place)) in scores.iter().zip(self.places(query)).enumerate()
-                    {
-                        products[self.line(query, key) * n_rows + place] += scale * score;
-                    }
-                }
-                let products = rows(&products, n_rows);
-                multiply(cpu, products, table, to);
-                let content = self.content.head::<T>(sequence, head);
-                multiply(cpu, products.transposed(), content, &mut part);
-                to_table
-                    .iter_mut()
-                    .zip(part.iter())
-                    .for_each(|(sum, &x)| *sum += x);
-            }
-        });
-        let width = heads * head_dim;
-        for (head, sums) in all.chunks_exact(per_head.max(1)).enumerate() {
-            let (content, table) = sums.split_at(n_content);
-            for (to, from) in [(&mut *dcontent, content), (&mut *dtable, table)] {
-                for (to, from) in to.chunks_exact_mut(width).zip(from.chunks_exact(head_dim)) {
-                    to[head * head_dim..][..head_dim].copy_from_slice(from);
-                }
+        lines: Range<usize>,
+        head: usize,
+    ) -> RelativeProducts<'a, T> {
+        let product = |RelativeTerm { content, table, .. }: &RelativeTerm| {
+            let mut products = Buffer::new(lines.len() * table.seq);
+            let content = content.positions((0, head), lines.clone());
+            let table = table.head::<T>(0, head);
+            multiply(cpu, content, table.transposed(), &mut products);
+            products
+        };
+        RelativeProducts {
+            of: *self,
+            head,
+            products: self.terms.iter().map(product).collect(),
+            lines,
+        }
+    }
+}
+
+/// The products of a head's contents and table rows in one sequence.
+pub(super) struct RelativeProducts<'a, T: Recycled> {
+    of: RelativeScores<'a>,
+    lines: Range<usize>,
+    head: usize,
+    /// For each term, `[positions, table rows]`.
+    products: Vec<Buffer<T>>,
+}
+
+/// The destinations of a term's gradients, in contiguous rows with adjacent heads.
+pub(super) struct TermGradients<'a, T> {
+    pub content: Shared<'a, T>,
+    /// Must hold zeros.
+    pub table: Shared<'a, T>,
+}
+
+impl<T: Plain + Recycled + Stored> RelativeProducts<'_, T> {
+    /// Adds all terms to a query's scores for consecutive keys from `key` on.
+    #[inline(always)]
+    pub fn add_to(&self, query: usize, key: usize, scores: &mut [T]) {
+        let scale = T::of(self.of.scale);
+        for (term, products) in zip(self.of.terms, &self.products) {
+            let places = self.places(term, query, key, scores.len());
+            for (score, place) in zip(scores.iter_mut(), places) {
+                *score += scale * products[place];
             }
         }
+    }
+
+    /// Returns zeros for the products' gradients.
+    pub fn zeros(&self) -> Vec<Buffer<T>> {
+        let zeros = |products: &Buffer<T>| {
+            let mut zeros = Buffer::new(products.len());
+            zeros.fill(T::ZERO);
+            zeros
+        };
+        self.products.iter().map(zeros).collect()
+    }
+
+    /// Adds the gradients of a query's scores for consecutive keys to those of the products.
+    pub fn add_gradients(&self, to: &mut [Buffer<T>], query: usize, key: usize, dscores: &[T]) {
+        let scale = T::of(self.of.scale);
+        for (term, sums) in zip(self.of.terms, to) {
+            let places = self.places(term, query, key, dscores.len());
+            for (&dscore, place) in zip(dscores, places) {
+                sums[place] += scale * dscore;
+            }
+        }
+    }
+
+    /// Writes the contents' gradients and adds to the tables', given those of the products.
+    ///
+    /// # Safety
+    /// No other borrow of this sequence's rows and this head's columns is in use.
+    pub unsafe fn backward(&self, cpu: Cpu, dproducts: &[Buffer<T>], to: &[TermGradients<T>]) {
+        for ((term, dproducts), to) in zip(zip(self.of.terms, dproducts), to) {
+            let RelativeTerm { content, table, .. } = term;
+            let (width, head_dim) = (table.heads * table.head_dim, table.head_dim);
+            let dproducts = rows(dproducts, table.seq);
+            let first = self.head * head_dim;
+            let mut dcontent = Buffer::new(self.lines.len() * head_dim);
+            multiply(cpu, dproducts, table.head::<T>(0, self.head), &mut dcontent);
+            for (line, from) in self.lines.clone().zip(dcontent.chunks_exact(head_dim)) {
+                let start = line * width + first;
+                // SAFETY: the caller's promise.
+                unsafe { to.content.range(start..start + head_dim) }.copy_from_slice(from);
+            }
+            let mut dtable = Buffer::new(table.seq * head_dim);
+            let content = content.positions((0, self.head), self.lines.clone());
+            multiply(cpu, dproducts.transposed(), content, &mut dtable);
+            for (row, from) in dtable.chunks_exact(head_dim).enumerate() {
+                let start = row * width + first;
+                // SAFETY: the caller's promise.
+                let to = unsafe { to.table.range(start..start + head_dim) };
+                zip(to, from).for_each(|(sum, &x)| *sum += x);
+            }
+        }
+    }
+
+    /// Returns the places of a term's products for a query and `n` consecutive keys.
+    #[inline(always)]
+    fn places(
+        &self,
+        term: &RelativeTerm,
+        query: usize,
+        key: usize,
+        n: usize,
+    ) -> impl Iterator<Item = usize> + use<'_, T> {
+        let (of, width) = (term.of, term.table.seq);
+        // Distance 0 is in the middle.
+        let end = self.of.rows.len() / 2 + 1 + query - key;
+        let rows = self.of.rows[end - n..end].iter().rev();
+        rows.enumerate().map(move |(i, &row)| {
+            let line = match of {
+                ContentOf::Queries => query,
+                ContentOf::Keys => key + i,
+            };
+            line * width + row as usize
+        })
     }
 }
 

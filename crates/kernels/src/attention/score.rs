@@ -60,6 +60,7 @@ impl Score<'_> {
     fn is_plain(&self) -> bool {
         let scoring = self.group.scoring;
         scoring.soft_cap.is_none()
+            && scoring.relative.is_none()
             && scoring.biases.is_empty()
             && self.group.key_mask.mask.is_none()
     }
@@ -95,6 +96,9 @@ impl Score<'_> {
                 for score in &mut *scores {
                     *score = math::tanh::<Separate>(*score / cap) * cap;
                 }
+            }
+            if let Some(relative) = &self.group.relative {
+                relative.add_to(row_of.query, inside.start, scores);
             }
             for bias in scoring.biases {
                 let (query, key) = (origin.query + row_of.query, origin.key + inside.start);

@@ -70,6 +70,7 @@ fn measure(way: Way, case: &Case, threads: usize) -> (f64, f64) {
     let scoring = Scoring {
         scale: (head_dim as f32).sqrt().recip(),
         soft_cap: None,
+        relative: None,
         biases: &[],
         sinks: None,
         keep: None,

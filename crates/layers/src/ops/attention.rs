@@ -2,7 +2,7 @@
 
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::attention::{
-    AttentionGradients, BiasLayout, Differentiable, Dropped, HeadRows, ScoreBias,
+    AttentionGradients, BiasLayout, Differentiable, Dropped, HeadRows, RelativeScores, ScoreBias,
 };
 use candle_core::{DType, Result, Tensor, bail};
 
@@ -208,42 +208,36 @@ impl AttentionStep {
         let operands = [&self.query, &self.key, &self.value];
         let readings = operands.map(|of| of.data.read());
         let [query, key, value] = [0, 1, 2].map(|i| operands[i].rows(&readings[i]));
-        let relative = self.relative.as_ref().map(|terms| terms.scores(cpu));
-        let relative = relative.transpose()?;
         let additive: Vec<Reading> = self.biases.iter().map(|bias| bias.data.read()).collect();
-        let mut biases = Vec::with_capacity(1 + additive.len());
-        if let (Some(terms), Some(scores)) = (&self.relative, &relative) {
-            biases.push(ScoreBias {
-                data: scores.slice(),
-                layout: BiasLayout::strided(terms.strides()),
-            });
-        }
-        biases.extend(
-            self.biases
-                .iter()
-                .zip(&additive)
-                .map(|(bias, reading)| ScoreBias {
-                    data: reading.slice(),
-                    layout: bias.layout,
-                }),
-        );
+        let biases = self.biases.iter().zip(&additive);
+        let biases = biases.map(|(bias, reading)| ScoreBias {
+            data: reading.slice(),
+            layout: bias.layout,
+        });
+        let biases: Vec<ScoreBias> = biases.collect();
         let sinks = self.sinks.as_ref().map(|(sinks, _)| sinks.read());
-        let with_dropout = |keep: Option<&[u8]>, dropped: Option<Dropped>| {
-            let attention = Differentiable {
-                batch: self.batch,
-                query,
-                key,
-                value,
-                scale: self.scale,
-                soft_cap: self.soft_cap,
-                biases: &biases,
-                sinks: sinks.as_ref().map(|sinks| sinks.slice()),
-                keep,
-                reach: &|query| self.reach.range(query, self.key.seq),
-                dropped,
+        let with_relative =
+            |keep: Option<&[u8]>, dropped: Option<Dropped>, relative: Option<RelativeScores>| {
+                let attention = Differentiable {
+                    batch: self.batch,
+                    query,
+                    key,
+                    value,
+                    scale: self.scale,
+                    soft_cap: self.soft_cap,
+                    relative,
+                    biases: &biases,
+                    sinks: sinks.as_ref().map(|sinks| sinks.slice()),
+                    keep,
+                    reach: &|query| self.reach.range(query, self.key.seq),
+                    dropped,
+                };
+                check_pass(attention.scratch_bytes(cpu))?;
+                Ok(work(&attention))
             };
-            check_pass(attention.scratch_bytes(cpu))?;
-            Ok(work(&attention))
+        let with_dropout = |keep: Option<&[u8]>, dropped: Option<Dropped>| match &self.relative {
+            None => with_relative(keep, dropped, None),
+            Some(terms) => terms.with(|terms| with_relative(keep, dropped, Some(terms))),
         };
         let with_keep = |keep: Option<&[u8]>| match &self.dropout {
             None => with_dropout(keep, None),
@@ -277,18 +271,22 @@ impl AttentionStep {
         let zeros = sinks_place.map(|_| Numbers::zeros(dy.dtype(), self.query.heads));
         let mut dsinks = zeros.transpose()?;
         let cpu = pass.engine;
-        let drelative = self.relative.as_ref().map(RelativeTerms::zeros);
-        let mut drelative = drelative.transpose()?;
+        let drelative = self.relative.as_ref();
+        let drelative = drelative.map(|terms| terms.gradients(dy.dtype()));
+        let mut drelative = drelative.transpose()?.unwrap_or_default();
         self.with(cpu, |attention| {
-            let relative = drelative.iter_mut().map(|sums| Some(sums.slice_mut()));
-            let additive = dbiases
-                .iter_mut()
-                .map(|sums| Some(sums.as_mut()?.slice_mut()));
+            let relative = drelative.iter_mut();
+            let biases = dbiases.iter_mut();
             let to = AttentionGradients {
                 query: dq.slice_mut(),
                 key: dk.slice_mut(),
                 value: dv.slice_mut(),
-                biases: relative.chain(additive).collect(),
+                relative: relative
+                    .map(|term| term.each_mut().map(Numbers::slice_mut))
+                    .collect(),
+                biases: biases
+                    .map(|sums| Some(sums.as_mut()?.slice_mut()))
+                    .collect(),
                 sinks: dsinks.as_mut().map(Numbers::slice_mut),
             };
             attention.backward(cpu, dy.slice(), to);
@@ -297,8 +295,8 @@ impl AttentionStep {
         pass.add(&self.query.slot, dq)?;
         pass.add(&self.key.slot, dk)?;
         pass.add(&self.value.slot, dv)?;
-        if let (Some(terms), Some(dscores)) = (&self.relative, &drelative) {
-            terms.backward(pass, dscores)?;
+        if let Some(terms) = &self.relative {
+            terms.add(pass, drelative)?;
         }
         if let Some(dsinks) = dsinks {
             pass.add_parameter(sinks_place, dsinks)?;

@@ -1,12 +1,12 @@
 //! Relative position scores in disentangled attention: products between contents and positions.
 
 use candle_blocks_kernels::Cpu;
-use candle_blocks_kernels::attention::{ContentOf, HeadRows, RelativeScores};
+use candle_blocks_kernels::attention::{ContentOf, HeadRows, RelativeScores, RelativeTerm};
 use candle_core::{DType, Result, bail};
 
 use super::backward::BackwardPass;
 use super::engine::Engine;
-use super::kernels::Data;
+use super::kernels::{Data, Reading};
 use super::mixing::{Mixing, Relative};
 use super::numbers::Numbers;
 use super::slot::Slot;
@@ -85,112 +85,90 @@ impl<E: Engine> Term<Taped<E>> {
 struct StepHeads {
     data: Data,
     slot: Slot,
-    seq: usize,
+    rows: usize,
 }
 
 impl StepHeads {
-    fn new(of: &Taped<Cpu>, seq: usize) -> Self {
+    fn new(of: &Taped<Cpu>) -> Self {
         Self {
             data: of.data.clone(),
             slot: of.slot.clone(),
-            seq,
+            rows: of.rows(),
         }
     }
 
-    fn with<R>(&self, heads: usize, work: impl FnOnce(HeadRows) -> R) -> R {
-        let reading = self.data.read();
-        work(HeadRows {
+    fn heads<'a>(&self, reading: &'a Reading, heads: usize) -> HeadRows<'a> {
+        HeadRows {
             data: reading.slice(),
-            seq: self.seq,
+            seq: self.rows,
             heads,
             head_dim: self.slot.columns.len() / heads,
             row_stride: self.slot.width,
             offset: self.slot.columns.start,
-        })
+        }
     }
 }
 
-/// The terms that an attention keeps rather than their scores, which each pass recomputes.
+/// The terms that an attention keeps for its passes.
 pub(super) struct RelativeTerms {
     terms: Vec<Term<StepHeads>>,
-    batch: usize,
     n_heads: usize,
-    seq: usize,
     rows: Vec<u32>,
     scale: f64,
-    dtype: DType,
 }
 
 impl RelativeTerms {
     pub fn new(terms: &[Term<Taped<Cpu>>], relative: &Relative, mixing: &Mixing) -> Self {
         let term = |term: &Term<Taped<Cpu>>| Term {
-            content: StepHeads::new(&term.content, mixing.queries),
+            content: StepHeads::new(&term.content),
             of: term.of,
-            table: StepHeads::new(&term.table, term.table.rows()),
+            table: StepHeads::new(&term.table),
         };
         Self {
             terms: terms.iter().map(term).collect(),
-            batch: mixing.batch,
             n_heads: mixing.n_heads,
-            seq: mixing.queries,
             rows: relative.rows.to_vec(),
             scale: mixing.scale,
-            dtype: terms.first().map_or(DType::F32, |term| term.table.dtype()),
         }
     }
 
-    /// Returns the strides of the scores as a bias.
-    pub fn strides(&self) -> [usize; 4] {
-        let per_head = self.seq * self.seq;
-        [self.n_heads * per_head, per_head, self.seq, 1]
+    pub fn with<R>(&self, work: impl FnOnce(RelativeScores) -> R) -> R {
+        let readings = self
+            .terms
+            .iter()
+            .map(|term| [&term.content, &term.table].map(|of| of.data.read()));
+        let readings: Vec<_> = readings.collect();
+        let terms = self.terms.iter().zip(&readings);
+        let terms = terms.map(|(term, [content, table])| RelativeTerm {
+            content: term.content.heads(content, self.n_heads),
+            of: term.of,
+            table: term.table.heads(table, self.n_heads),
+        });
+        work(RelativeScores {
+            terms: &terms.collect::<Vec<_>>(),
+            rows: &self.rows,
+            scale: self.scale,
+        })
     }
 
-    /// Returns zeros `[batch, n_heads, seq, seq]`.
-    pub fn zeros(&self) -> Result<Numbers> {
-        Numbers::zeros(self.dtype, self.batch * self.strides()[0])
+    /// Returns memory for the gradients of each term's content and table.
+    pub fn gradients(&self, dtype: DType) -> Result<Vec<[Numbers; 2]>> {
+        let gradients = |term: &Term<StepHeads>| {
+            let n = |of: &StepHeads| of.rows * of.slot.columns.len();
+            Ok([
+                Numbers::new(dtype, n(&term.content))?,
+                Numbers::zeros(dtype, n(&term.table))?,
+            ])
+        };
+        self.terms.iter().map(gradients).collect()
     }
 
-    /// Computes the scores, `[batch, n_heads, seq, seq]`.
-    pub fn scores(&self, cpu: Cpu) -> Result<Numbers> {
-        let mut scores = self.zeros()?;
-        for term in &self.terms {
-            self.with(term, |term| term.add_to(cpu, scores.slice_mut()));
-        }
-        Ok(scores)
-    }
-
-    /// Adds the contents' and tables' gradients to the pass, given the scores' gradient.
-    pub fn backward(&self, pass: &mut BackwardPass<Cpu>, dscores: &Numbers) -> Result<()> {
-        for term in &self.terms {
-            let numbers = |of: &StepHeads, n: usize| {
-                Numbers::new(self.dtype, n * of.seq * of.slot.columns.len())
-            };
-            let mut dcontent = numbers(&term.content, self.batch)?;
-            let mut dtable = numbers(&term.table, 1)?;
-            let (content, table) = (dcontent.slice_mut(), dtable.slice_mut());
-            let cpu = pass.engine;
-            self.with(term, |term| {
-                term.backward(cpu, dscores.slice(), content, table)
-            });
-            pass.add(&term.content.slot, dcontent)?;
-            pass.add(&term.table.slot, dtable)?;
+    /// Adds the gradients of contents and tables to the pass.
+    pub fn add(&self, pass: &mut BackwardPass<Cpu>, gradients: Vec<[Numbers; 2]>) -> Result<()> {
+        for (term, [content, table]) in self.terms.iter().zip(gradients) {
+            pass.add(&term.content.slot, content)?;
+            pass.add(&term.table.slot, table)?;
         }
         Ok(())
-    }
-
-    fn with<R>(&self, term: &Term<StepHeads>, work: impl FnOnce(&RelativeScores) -> R) -> R {
-        term.content.with(self.n_heads, |content| {
-            term.table.with(self.n_heads, |table| {
-                work(&RelativeScores {
-                    batch: self.batch,
-                    content,
-                    of: term.of,
-                    table,
-                    rows: &self.rows,
-                    longest: content.seq,
-                    scale: self.scale,
-                })
-            })
-        })
     }
 }

@@ -3,10 +3,10 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::key_sums::{InOrder, KeyGradients};
-use super::sums::{BiasGradient, SharedGradients};
+use super::sums::{BiasGradient, HeadRelative, SharedGradients};
 use super::tile::Tile;
 use super::{Differentiable, TILE, Typed, capped_slope, multiply, rows};
-use crate::attention::{AttentionGradients, HeadRows};
+use crate::attention::{AttentionGradients, HeadRows, TermGradients};
 use crate::cpu::Cpu;
 use crate::memory::{Recycled, lend};
 use crate::products::Plain;
@@ -52,6 +52,11 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
                 Some(BiasGradient { to, layout })
             })
             .collect();
+        let relative = to.relative.into_iter().map(|[content, table]| {
+            let [content, table] = [content, table].map(|to| Shared::new(T::of_slice_mut(to)));
+            TermGradients { content, table }
+        });
+        let relative: Vec<_> = relative.collect();
         let sinks = to.sinks.map(|sinks| Shared::new(T::of_slice_mut(sinks)));
         let backward = Backward {
             dy: HeadRows {
@@ -65,17 +70,22 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
             query: Shared::new(dq),
             key: Shared::new(dk),
             value: Shared::new(dv),
-            sums: SharedGradients { biases, sinks },
+            sums: SharedGradients {
+                biases,
+                relative,
+                sinks,
+            },
         };
         let n_tiles = query.seq.div_ceil(self.queries_per_tile());
         let n_parts = n_tiles.div_ceil(TILES_PER_PART);
         let n_heads = batch * key.heads;
         let in_order = || Mutex::new(InOrder::default());
         let of_heads: Vec<Mutex<InOrder<T>>> = (0..n_heads).map(|_| in_order()).collect();
-        let part = |head: usize, part: usize| {
-            let at = (head / key.heads, head % key.heads);
+        let at = |head: usize| (head / key.heads, head % key.heads);
+        let part = |head: usize, part: usize, relative: Option<&mut HeadRelative<T>>| {
+            let at = at(head);
             // A causal sequence's last queries see the most keys, and take the longest. They come first.
-            let gradients = self.part(cpu, at, n_parts - 1 - part, &backward);
+            let gradients = self.part(cpu, at, n_parts - 1 - part, relative, &backward);
             let mut of_head = of_heads[head]
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
@@ -97,13 +107,21 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         };
         match backward.sums.is_empty() {
             true => parallel::for_tasks(self.threads(cpu), n_heads * n_parts, |task| {
-                part(task / n_parts, task % n_parts);
+                part(task / n_parts, task % n_parts, None);
             }),
             false => {
                 let at_once = self.at_once(&backward.sums);
                 parallel::for_tasks(self.threads(cpu), at_once, |first| {
                     for head in (first..n_heads).step_by(at_once) {
-                        (0..n_parts).for_each(|index| part(head, index));
+                        let mut relative = self.relative(cpu, at(head)).map(|products| {
+                            let sums = products.zeros();
+                            HeadRelative { products, sums }
+                        });
+                        (0..n_parts).for_each(|index| part(head, index, relative.as_mut()));
+                        if let Some(HeadRelative { products, sums }) = &relative {
+                            // SAFETY: concurrent tasks have different heads, and a task's sequences follow each other.
+                            unsafe { products.backward(cpu, sums, &backward.sums.relative) };
+                        }
                     }
                 });
             }
@@ -116,6 +134,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         cpu: Cpu,
         at: (usize, usize),
         part: usize,
+        mut relative: Option<&mut HeadRelative<T>>,
         backward: &Backward<T>,
     ) -> KeyGradients<T> {
         let first = part * TILES_PER_PART;
@@ -125,7 +144,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         let dims = [self.of.key.head_dim, self.of.value.head_dim];
         let mut gradients = KeyGradients::zeros(&tiles, dims);
         for tile in tiles.iter().filter(|tile| !tile.keys.is_empty()) {
-            self.backward_tile(cpu, tile, backward, &mut gradients);
+            self.backward_tile(cpu, tile, relative.as_deref_mut(), backward, &mut gradients);
         }
         gradients
     }
@@ -136,6 +155,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         &self,
         cpu: Cpu,
         tile: &Tile,
+        relative: Option<&mut HeadRelative<T>>,
         backward: &Backward<T>,
         gradients: &mut KeyGradients<T>,
     ) {
@@ -147,7 +167,8 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         let rest = n * (n_keys + value.head_dim) + n.max(n_keys) * widest;
         lend(TILE, self.memory_for(tile) + rest, |memory| {
             let mut memory = self.divided(tile, memory);
-            let mut sinks = self.probabilities(cpu, tile, &mut memory, None);
+            let products = relative.as_ref().map(|of| &of.products);
+            let mut sinks = self.probabilities(cpu, tile, products, &mut memory, None);
             let (p, ds) = (&*memory.p, memory.scores);
             let (dp, rest) = memory.rest.split_at_mut(n * n_keys);
             let (dy, product) = rest.split_at_mut(n * value.head_dim);
@@ -169,7 +190,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
             multiply(cpu, dy, values.transposed(), dp);
             self.drop(tile, dp);
             backward_here(cpu.isa, p, dp, ds, n_keys, sinks.as_deref_mut());
-            self.add_to(&backward.sums, tile, ds, sinks.as_deref());
+            self.add_to(&backward.sums, tile, ds, sinks.as_deref(), relative);
             if let Some(cap) = self.of.soft_cap {
                 self.products(cpu, tile, memory.queries, dp);
                 capped_slope(cap, dp, ds);

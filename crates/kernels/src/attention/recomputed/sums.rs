@@ -1,8 +1,8 @@
 //! Gradients that several tasks add to: biases and sinks.
 
 use super::{Typed, tile::Tile};
-use crate::attention::BiasLayout;
-use crate::memory::Recycled;
+use crate::attention::{BiasLayout, RelativeProducts, TermGradients};
+use crate::memory::{Buffer, Recycled};
 use crate::products::Plain;
 use crate::threads::Shared;
 use crate::vectors::{Element, Stored};
@@ -10,14 +10,22 @@ use crate::vectors::{Element, Stored};
 /// Gradients that several tasks add to.
 pub(super) struct SharedGradients<'a, T> {
     pub biases: Vec<BiasGradient<'a, T>>,
+    /// Those of the relative terms.
+    pub relative: Vec<TermGradients<'a, T>>,
     /// A value per query head.
     pub sinks: Option<Shared<'a, T>>,
 }
 
 impl<T> SharedGradients<'_, T> {
     pub(super) fn is_empty(&self) -> bool {
-        self.biases.is_empty() && self.sinks.is_none()
+        self.biases.is_empty() && self.relative.is_empty() && self.sinks.is_none()
     }
+}
+
+/// A head's products with relative embeddings, and the sums of their gradients.
+pub(super) struct HeadRelative<'a, T: Recycled> {
+    pub products: RelativeProducts<'a, T>,
+    pub sums: Vec<Buffer<T>>,
 }
 
 /// A bias's gradient. Several tasks add to it, at different places.
@@ -53,7 +61,12 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         tile: &Tile,
         ds: &[T],
         sinks: Option<&[T]>,
+        relative: Option<&mut HeadRelative<T>>,
     ) {
+        if let Some(HeadRelative { products, sums }) = relative {
+            let rows = tile.queries.clone().zip(ds.chunks_exact(tile.keys.len()));
+            rows.for_each(|(query, ds)| products.add_gradients(sums, query, tile.keys.start, ds));
+        }
         for bias in &sums.biases {
             self.add_bias_gradient(bias, tile, ds);
         }

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use super::tile::{BLOCK, LONG};
 use super::*;
-use crate::attention::{BiasLayout, Dropped, HeadRows, ScoreBias};
+use crate::attention::{
+    BiasLayout, ContentOf, Dropped, HeadRows, RelativeScores, RelativeTerm, ScoreBias,
+};
 use crate::reference::{self, alone, normal, on};
 
 /// Sizes, and the steps between products and probabilities.
@@ -20,6 +22,8 @@ struct Case {
     /// The keys that a query sees, up to its own: all for `usize::MAX`. `None` for keys on both sides.
     window: Option<usize>,
     soft_cap: Option<f64>,
+    /// Rows in the tables of relative embeddings, 0 without these.
+    relative: usize,
     /// A bias's layout, and its element count.
     bias: Option<(BiasLayout, usize)>,
     sinks: bool,
@@ -36,6 +40,7 @@ const PLAIN: Case = Case {
     dims: [3, 2],
     window: None,
     soft_cap: None,
+    relative: 0,
     bias: None,
     sinks: false,
     keep: false,
@@ -149,6 +154,32 @@ fn cases() -> Vec<Case> {
             window: CAUSAL,
             ..PLAIN
         },
+        Case {
+            seq: [7, 7],
+            heads: [3, 3],
+            relative: 4,
+            keep: true,
+            soft_cap: Some(0.7),
+            ..PLAIN
+        },
+        Case {
+            seq: [300, 300],
+            heads: [2, 2],
+            dims: [5, 3],
+            relative: 37,
+            dropout: true,
+            bias: Some((BiasLayout::by_distance(300, 300), 2 * 599)),
+            ..PLAIN
+        },
+        Case {
+            batch: 1,
+            seq: [BLOCK + 30; 2],
+            heads: [1, 1],
+            dims: [2, 2],
+            window: Some(BLOCK / 2),
+            relative: 9,
+            ..PLAIN
+        },
         // The tiles of a long sequence.
         Case {
             batch: 1,
@@ -161,9 +192,8 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Query, key, value, bias and sinks, in this order, in rows with unused columns.
-#[derive(Clone)]
-struct Operands([Vec<f64>; 5]);
+/// Query, key, value, bias and sinks, in this order, in rows with unused columns; then the position keys and the position queries.
+type Operands<T = f64> = [Vec<T>; 7];
 
 const SCALE: f64 = 0.9;
 const DIVISOR: f64 = 0.75;
@@ -172,13 +202,16 @@ impl Case {
     fn operands(&self) -> Operands {
         let bias = self.bias.map_or(0, |(_, len)| len);
         let rows = |of: usize| self.batch * self.seq[of.min(1)] * self.stride(of);
-        Operands([
+        let table = self.relative * self.width(0);
+        [
             normal(rows(0), 0.0, 1.0, 1),
             normal(rows(1), 0.0, 1.0, 2),
             normal(rows(2), 0.3, 1.0, 3),
             normal(bias, 0.0, 1.0, 4),
             normal(if self.sinks { self.heads[0] } else { 0 }, 1.0, 1.0, 6),
-        ])
+            normal(table, 0.0, 1.0, 7),
+            normal(table, 0.0, 1.0, 8),
+        ]
     }
 
     /// Returns the columns in all heads: query (0), key (1) or value (2).
@@ -210,10 +243,21 @@ impl Case {
         }
     }
 
+    /// Returns the table row for each distance.
+    fn distances(&self) -> Vec<u32> {
+        let all = 0..2 * self.seq[0] - 1;
+        all.map(|i| (i * self.relative / (2 * self.seq[0])) as u32)
+            .collect()
+    }
+
     /// Runs `work` with the attention call for these operands.
-    fn with<T: Stored, R>(&self, of: &[Vec<T>; 5], work: impl FnOnce(&Differentiable) -> R) -> R {
+    fn with<T: Stored, R>(
+        &self,
+        operands: &Operands<T>,
+        work: impl FnOnce(&Differentiable) -> R,
+    ) -> R {
         let heads = |i: usize| HeadRows {
-            data: T::slice(&of[i]),
+            data: T::slice(&operands[i]),
             seq: self.seq[i.min(1)],
             heads: self.heads[i.min(1)],
             head_dim: self.dims[i / 2],
@@ -221,9 +265,30 @@ impl Case {
             offset: 2,
         };
         let biases = self.bias.map(|(layout, _)| ScoreBias {
-            data: T::slice(&of[3]),
+            data: T::slice(&operands[3]),
             layout,
         });
+        let rows = self.distances();
+        let term = |(i, of)| RelativeTerm {
+            content: HeadRows {
+                seq: self.batch * self.seq[0],
+                ..heads(i)
+            },
+            of,
+            table: HeadRows {
+                data: T::slice(&operands[5 + i]),
+                seq: self.relative,
+                row_stride: self.width(0),
+                offset: 0,
+                ..heads(i)
+            },
+        };
+        let terms = [(0, ContentOf::Queries), (1, ContentOf::Keys)].map(term);
+        let relative = RelativeScores {
+            terms: &terms,
+            rows: &rows,
+            scale: SCALE,
+        };
         let (marks, kept) = (self.marks(), self.kept());
         let dropped = Dropped {
             keep: &kept,
@@ -236,29 +301,37 @@ impl Case {
             value: heads(2),
             scale: SCALE,
             soft_cap: self.soft_cap,
+            relative: (self.relative > 0).then_some(relative),
             biases: biases.as_slice(),
-            sinks: self.sinks.then(|| T::slice(&of[4])),
+            sinks: self.sinks.then(|| T::slice(&operands[4])),
             keep: self.keep.then_some(&marks[..]),
             reach: &|query| self.reach(query),
             dropped: self.dropout.then_some(dropped),
         })
     }
 
-    fn forward<T: Stored>(&self, cpu: Cpu, of: &[Vec<T>; 5]) -> Vec<T> {
+    fn forward<T: Stored>(&self, cpu: Cpu, of: &Operands<T>) -> Vec<T> {
         let mut y = vec![T::ZERO; self.batch * self.seq[0] * self.heads[0] * self.dims[1]];
         self.with(of, |attention| attention.forward(cpu, T::slice_mut(&mut y)));
         y
     }
 
-    /// Returns query, key and value gradients in contiguous rows, and bias and sink gradients.
-    fn backward<T: Stored>(&self, cpu: Cpu, of: &[Vec<T>; 5], dy: &[T]) -> [Vec<T>; 5] {
+    /// Returns query, key and value gradients in contiguous rows, and bias, sink and table gradients.
+    fn backward<T: Plain + Stored>(&self, cpu: Cpu, of: &Operands<T>, dy: &[T]) -> Operands<T> {
         let rows = |i: usize| vec![T::ZERO; self.batch * self.seq[i.min(1)] * self.width(i)];
         let [mut dq, mut dk, mut dv] = [0, 1, 2].map(rows);
-        let [mut dbias, mut dsinks] = [3, 4].map(|i| vec![T::ZERO; of[i].len()]);
+        let [mut dbias, mut dsinks, mut dkeys, mut dqueries] =
+            [3, 4, 5, 6].map(|i| vec![T::ZERO; of[i].len()]);
+        let mut contents = [0, 1].map(rows);
+        let [of_queries, of_keys] = &mut contents;
+        let relative = [[of_queries, &mut dkeys], [of_keys, &mut dqueries]];
+        let relative = relative.map(|term| term.map(|to| T::slice_mut(to)));
+        let n_terms = if self.relative > 0 { 2 } else { 0 };
         let to = AttentionGradients {
             query: T::slice_mut(&mut dq),
             key: T::slice_mut(&mut dk),
             value: T::slice_mut(&mut dv),
+            relative: relative.into_iter().take(n_terms).collect(),
             biases: match self.bias {
                 Some(_) => vec![Some(T::slice_mut(&mut dbias))],
                 None => Vec::new(),
@@ -266,11 +339,18 @@ impl Case {
             sinks: self.sinks.then(|| T::slice_mut(&mut dsinks)),
         };
         self.with(of, |attention| attention.backward(cpu, T::slice(dy), to));
-        [dq, dk, dv, dbias, dsinks]
+        for (to, content) in [(&mut dq, &contents[0]), (&mut dk, &contents[1])]
+            .into_iter()
+            .take(n_terms)
+        {
+            to.iter_mut().zip(content).for_each(|(sum, &x)| *sum += x);
+        }
+        [dq, dk, dv, dbias, dsinks, dkeys, dqueries]
     }
 
     /// Returns the result, written out.
-    fn exact(&self, Operands([q, k, v, bias, sinks]): &Operands) -> Vec<f64> {
+    fn exact(&self, [q, k, v, bias, sinks, keys_at, queries_at]: &Operands) -> Vec<f64> {
+        let distances = self.distances();
         let ([queries, keys], [n_heads, n_kv_heads]) = (self.seq, self.heads);
         let (marks, kept) = (self.marks(), self.kept());
         let mut y = Vec::new();
@@ -287,7 +367,18 @@ impl Case {
                     let capped = self
                         .soft_cap
                         .map_or(product, |cap| cap * (product / cap).tanh());
+                    let by_distance = |content: &[f64], table: &[f64]| -> f64 {
+                        let row = distances[i + queries - 1 - j] as usize;
+                        let table = &table[row * self.width(0) + h * self.dims[0]..];
+                        let both = content.iter().zip(table);
+                        both.map(|(x, y)| SCALE * x * y).sum()
+                    };
+                    let relative = match self.relative {
+                        0 => 0.0,
+                        _ => by_distance(q, keys_at) + by_distance(k, queries_at),
+                    };
                     capped
+                        + relative
                         + self.bias.map_or(0.0, |(layout, _)| {
                             let at = [b, h, i, j].into_iter().zip(layout.strides);
                             let offset: isize = at.map(|(i, stride)| i as isize * stride).sum();
@@ -322,20 +413,19 @@ impl Case {
 fn results_equal_sums_written_out() {
     for case in cases() {
         let operands = case.operands();
-        let found = case.forward(alone(), &operands.0);
+        let found = case.forward(alone(), &operands);
         assert!(!found.is_empty());
         for (found, exact) in found.iter().zip(case.exact(&operands)) {
             assert!((found - exact).abs() < 1e-13, "{case:?}: {found} {exact}");
         }
         let single = operands
-            .0
             .each_ref()
             .map(|x| x.iter().map(|&x| x as f32).collect());
         for isa in crate::Isa::levels() {
             let y = case.forward(on(isa, 2), &single);
             // Scores up to about 16, whose rounding errors the exponential amplifies, and the rounding errors in
             // exponential, sum and product. All relative to a mean of values.
-            let largest = operands.0[2].iter().fold(0.0, |a: f64, v| a.max(v.abs()));
+            let largest = operands[2].iter().fold(0.0, |a: f64, v| a.max(v.abs()));
             let allowed = 24.0 * f64::from(f32::EPSILON) * largest / DIVISOR;
             for (y, found) in y.iter().zip(&found) {
                 let error = (f64::from(*y) - found).abs();
@@ -353,21 +443,21 @@ fn gradients_equal_finite_differences() {
         let places = if case.seq[0] > BLOCK { 4 } else { 40 };
         let operands = case.operands();
         let dy = normal(case.exact(&operands).len(), 0.1, 1.0, 5);
-        let gradients = case.backward(alone(), &operands.0, &dy);
+        let gradients = case.backward(alone(), &operands, &dy);
         let loss = |operands: &Operands| -> f64 {
-            let y = case.forward(alone(), &operands.0);
+            let y = case.forward(alone(), operands);
             y.iter().zip(&dy).map(|(y, dy)| y * dy).sum()
         };
         for (of, gradient) in gradients.iter().enumerate() {
             let n = gradient.len();
             for at in (0..n).step_by(n.div_ceil(places).max(1)) {
                 let place = match of {
-                    3 | 4 => at,
+                    3.. => at,
                     _ => at / case.width(of) * case.stride(of) + 2 + at % case.width(of),
                 };
                 let moved = |by: f64| {
                     let mut moved = operands.clone();
-                    moved.0[of][place] += by;
+                    moved[of][place] += by;
                     loss(&moved)
                 };
                 let expected = (moved(step) - moved(-step)) / (2.0 * step);
@@ -386,7 +476,6 @@ fn neither_threads_nor_the_rest_of_the_batch_change_a_bit() {
     for case in cases() {
         let single = case
             .operands()
-            .0
             .map(|x| x.iter().map(|&x| x as f32).collect());
         let y = case.forward(alone(), &single);
         let dy: Vec<f32> = y.iter().map(|y| y + 0.5).collect();
@@ -410,9 +499,8 @@ fn a_query_has_the_same_bits_in_any_tile() {
         window: CAUSAL,
         ..PLAIN
     };
-    let single: [Vec<f32>; 5] = case
+    let single: Operands<f32> = case
         .operands()
-        .0
         .map(|x| x.iter().map(|&x| x as f32).collect());
     let all = case.forward(on(crate::Isa::best(), 2), &single);
     let width = case.heads[0] * case.dims[1];
@@ -429,6 +517,8 @@ fn a_query_has_the_same_bits_in_any_tile() {
             rows(0, query..query + 1),
             rows(1, 0..query + 1),
             rows(2, 0..query + 1),
+            Vec::new(),
+            Vec::new(),
             Vec::new(),
             Vec::new(),
         ];

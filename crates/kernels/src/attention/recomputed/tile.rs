@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{Typed, capped, multiply, rows};
 use crate::attention::mask::without_hidden_ends;
 use crate::attention::plan::smallest_range;
-use crate::attention::{BiasLayout, Dropped, HeadRows};
+use crate::attention::{BiasLayout, Dropped, HeadRows, RelativeProducts};
 use crate::cpu::Cpu;
 use crate::memory::Recycled;
 use crate::products::Plain;
@@ -148,12 +148,18 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         &self,
         cpu: Cpu,
         tile: &Tile,
+        relative: Option<&RelativeProducts<T>>,
         memory: &mut TileMemory<T>,
         normalizers: Option<&mut [Normalizer<T>]>,
     ) -> Option<Vec<T>> {
         self.stack(self.of.query, tile, T::of(self.of.scale), memory.queries);
         self.products(cpu, tile, memory.queries, memory.scores);
         let (n, scores) = (tile.keys.len(), &mut *memory.scores);
+        if let Some(relative) = relative {
+            for (query, scores) in tile.queries.clone().zip(scores.chunks_exact_mut(n)) {
+                relative.add_to(query, tile.keys.start, scores);
+            }
+        }
         for &(bias, layout) in &self.biases {
             for (row, scores) in scores.chunks_exact_mut(n).enumerate() {
                 let bias = &bias[self.at(layout, tile, row)..];

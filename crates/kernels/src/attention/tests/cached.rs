@@ -239,6 +239,7 @@ fn sequences_of_different_lengths_give_the_bits_of_each_alone() {
         let scoring = Scoring {
             scale: alone[0].scale,
             soft_cap: None,
+            relative: None,
             biases: &[Bias {
                 data: &data,
                 layout: BiasLayout { first: 0, strides },

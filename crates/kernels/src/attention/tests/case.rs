@@ -176,6 +176,7 @@ impl Case {
             scale: self.scale,
             soft_cap: self.soft_cap,
             sinks: self.sinks.as_deref(),
+            relative: None,
             biases: &biases,
             keep: self.keep.as_deref(),
             reach: &|_, query| self.reach.range(self.first_query + query, self.keys),

@@ -84,6 +84,7 @@ impl PackedAttention {
                 query: heads(projected, q, 0),
                 key_value,
                 scored: &scored,
+                relative: None,
                 gate: None,
             };
             let output = AttentionOutput {

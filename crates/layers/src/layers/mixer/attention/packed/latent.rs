@@ -196,6 +196,7 @@ impl PackedAttention {
                 query,
                 key_value: KeyValue::Projected { keys, key, value },
                 scored: part.scored,
+                relative: None,
                 gate: None,
             };
             self.mix(&attended, part.output);

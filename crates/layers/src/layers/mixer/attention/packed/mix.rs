@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use candle_blocks_kernels::attention::{
-    Bias, Heads, KeyValue, Origin, Scoring, Sequences, Shape, attend,
+    Bias, Heads, KeyValue, Origin, RelativeScores, Scoring, Sequences, Shape, attend,
 };
 use candle_blocks_kernels::{Cpu, scratch};
 use candle_blocks_kernels::{memory::lend, rows, rows::Source};
@@ -26,6 +26,8 @@ pub(super) struct MixInput<'a> {
     pub query: Heads<'a>,
     pub key_value: KeyValue<'a>,
     pub scored: &'a Scored<'a>,
+    /// The terms of disentangled attention.
+    pub relative: Option<RelativeScores<'a>>,
     /// The gate on the heads' results, before its activation.
     pub gate: Option<(Activation, Heads<'a>)>,
 }
@@ -54,20 +56,6 @@ impl<'a> Scored<'a> {
             biases: biases
                 .map(|bias| bias.from_sequence(sequences.start))
                 .collect(),
-            ..*self
-        }
-    }
-}
-
-impl<'a> Scored<'a> {
-    /// Returns the same with another bias, which is added first.
-    pub fn with_first<'b>(&self, bias: Bias<'b>) -> Scored<'b>
-    where
-        'a: 'b,
-    {
-        let others = self.biases.iter().copied();
-        Scored {
-            biases: std::iter::once(bias).chain(others).collect(),
             ..*self
         }
     }
@@ -132,6 +120,7 @@ impl PackedAttention {
         let scoring = Scoring {
             scale: config.scale as f32,
             soft_cap: config.soft_cap.map(|cap| cap as f32),
+            relative: attended.relative,
             biases: &attended.scored.biases,
             sinks: self.sinks.as_deref(),
             keep,

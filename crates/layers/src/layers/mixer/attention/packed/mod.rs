@@ -63,11 +63,6 @@ scratch! {
     PROJECTED_ROWS
 }
 
-scratch! {
-    /// The disentangled attention terms to add to the scores, for all heads.
-    RELATIVE_SCORES
-}
-
 impl Attention {
     /// Packs the weights of self-attention for inference on the CPU.
     ///

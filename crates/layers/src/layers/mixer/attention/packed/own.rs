@@ -184,7 +184,10 @@ impl Own<'_> {
             false => (0, 2 * self.of.config.head_dim),
         };
         let in_threads = self.of.cpu.threads * keys * (QUERIES.min(queries) + packed);
-        let elements = queries * (columns.width + cached) + in_threads;
+        let relative = self.positions.as_ref().map_or(0, |(of, distances)| {
+            self.of.cpu.threads * queries * of.n_terms() * distances.range.len()
+        });
+        let elements = queries * (columns.width + cached) + in_threads + relative;
         Ok(check_pass(elements * size_of::<f32>())?)
     }
 
@@ -237,19 +240,16 @@ impl Own<'_> {
                 query,
                 key_value,
                 scored: part.scored,
+                relative: None,
                 gate,
             };
             let Some((positions, distances)) = &self.positions else {
                 return self.of.mix(&attended, part.output);
             };
-            let (config, longest) = (&self.of.config, part.queries.longest());
-            let n = part.queries.batch() * config.n_heads * longest * longest;
-            lend(super::RELATIVE_SCORES, n, |scores: &mut [f32]| {
-                let rows = (&*projected, width);
-                let relative = positions.write(cpu, distances, rows, part.queries, config, scores);
-                let scored = part.scored.with_first(relative);
+            let contents = (heads(0), heads(q), part.rows.n_rows());
+            positions.with(distances, contents, &self.of.config, |relative| {
                 let attended = MixInput {
-                    scored: &scored,
+                    relative: Some(relative),
                     ..attended
                 };
                 self.of.mix(&attended, part.output);

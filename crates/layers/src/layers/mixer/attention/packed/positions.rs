@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::attention::{
-    Bias, BiasLayout, ContentOf, HeadRows, RelativeScores, Sequences,
-};
-use candle_blocks_kernels::{Cpu, Slice, SliceMut};
+use candle_blocks_kernels::Slice;
+use candle_blocks_kernels::attention::{ContentOf, HeadRows, Heads, RelativeScores, RelativeTerm};
 use candle_core::{Result, bail};
 
 use super::Packing;
@@ -45,57 +43,43 @@ impl PackedPositions {
         }))
     }
 
-    /// Writes the disentangled attention terms for the scores to `[sequences, n_heads, longest, longest]`. Queries
-    /// and keys lie side by side in `projected`, in rows with `width` columns.
-    pub fn write<'s>(
+    pub fn n_terms(&self) -> usize {
+        self.terms.len()
+    }
+
+    /// Runs `work` with the terms. `queries` and `keys` have `rows` rows.
+    pub fn with<R>(
         &self,
-        cpu: Cpu,
         distances: &DistanceRows,
-        (projected, width): (&[f32], usize),
-        sequences: Sequences,
+        (queries, keys, rows): (Heads, Heads, usize),
         attention: &AttentionConfig,
-        scores: &'s mut [f32],
-    ) -> Bias<'s> {
-        let (heads, longest) = (attention.n_heads, sequences.longest());
-        scores.fill(0.0);
-        let per_sequence = (heads * longest * longest).max(1);
-        for (sequence, scores) in scores.chunks_exact_mut(per_sequence).enumerate() {
-            let lines = sequences.rows(sequence);
-            let (seq, most) = (lines.len(), distances.rows.len().div_ceil(2));
-            if seq == 0 {
-                continue;
-            }
-            let heads_of = |data, seq, row_stride, offset| HeadRows {
-                data: Slice::F32(data),
-                seq,
-                heads,
-                head_dim: attention.head_dim,
-                row_stride,
-                offset,
+        work: impl FnOnce(RelativeScores) -> R,
+    ) -> R {
+        let columns = attention.query_width();
+        let heads_of = |data, seq, row_stride, offset| HeadRows {
+            data: Slice::F32(data),
+            seq,
+            heads: attention.n_heads,
+            head_dim: attention.head_dim,
+            row_stride,
+            offset,
+        };
+        let terms = self.terms.iter().map(|(of, table)| {
+            let content = match of {
+                ContentOf::Queries => queries,
+                ContentOf::Keys => keys,
             };
-            for (of, table) in &self.terms {
-                let offset = match of {
-                    ContentOf::Queries => 0,
-                    ContentOf::Keys => attention.query_width(),
-                };
-                let columns = attention.query_width();
-                let table = &table[distances.range.start * columns..distances.range.end * columns];
-                let scored = RelativeScores {
-                    batch: 1,
-                    content: heads_of(&projected[lines.start * width..], seq, width, offset),
-                    of: *of,
-                    table: heads_of(table, distances.range.len(), columns, 0),
-                    rows: &distances.rows[most - seq..most + seq - 1],
-                    longest,
-                    scale: attention.scale,
-                };
-                scored.add_to(cpu, SliceMut::F32(scores));
+            let table = &table[distances.range.start * columns..distances.range.end * columns];
+            RelativeTerm {
+                content: heads_of(content.data, rows, content.row_stride, content.offset),
+                of: *of,
+                table: heads_of(table, distances.range.len(), columns, 0),
             }
-        }
-        let strides = [heads * longest * longest, longest * longest, longest, 1];
-        Bias {
-            data: scores,
-            layout: BiasLayout::strided(strides),
-        }
+        });
+        work(RelativeScores {
+            terms: &terms.collect::<Vec<_>>(),
+            rows: &distances.rows,
+            scale: attention.scale,
+        })
     }
 }
