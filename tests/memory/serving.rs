@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use candle_blocks::config::{AlibiConfig, AlibiRounding, AlibiSlopes, RelativeBiasConfig};
+use candle_blocks::config::{
+    AlibiConfig, AlibiRounding, AlibiSlopes, DisentangledConfig, RelativeBiasConfig,
+    RelativeEmbeddingsConfig,
+};
 use candle_blocks::{Position, Precision, StackConfig};
 
 use crate::{
@@ -49,25 +52,44 @@ fn calls_beside_a_busy_pool_leave_no_memory() {
 }
 
 #[test]
-fn biases_by_distance_take_no_memory_for_pairs_of_positions() {
+fn scores_by_distance_take_no_memory_for_pairs_of_positions() {
     let _alone = alone();
     let mut learned = small::encoder();
     learned.relative_bias = Some(RelativeBiasConfig::new(8, 16, HEADS));
     let alibi = AlibiConfig::new(AlibiSlopes::Appended, 1.0, AlibiRounding::None);
     let position = Position::Alibi(alibi.with_both_sides(true));
     let block = small::block(small::attention().with_position(position));
-    let seq = 2048;
+    let span = 16;
+    let position = Position::Disentangled(DisentangledConfig::new(span));
+    let disentangled = small::block(small::attention().with_position(position));
+    let disentangled = StackConfig::uniform(disentangled, 2, None)
+        .with_relative_embeddings(RelativeEmbeddingsConfig::new(2 * span, None));
+    let (seq, threads) = (2048, thread::available_parallelism().map_or(1, usize::from));
     let of_pairs = size_of::<f32>() * HEADS * seq * seq;
-    for config in [learned, StackConfig::uniform(block, 2, None)] {
-        let packed = stack(&config).pack(Precision::F32).unwrap();
-        let x = numbers(&[1, seq, WIDTH], 1);
+    let x = numbers(&[1, seq, WIDTH], 1);
+    let check = |most: usize, work: &dyn Fn()| {
         let before = LIVE.load(SeqCst);
         PEAK.store(before, SeqCst);
-        packed.forward(&x).unwrap();
+        work();
         let peak = PEAK.load(SeqCst) - before;
-        println!("{peak} bytes; a bias for every pair takes {of_pairs}");
-        assert!(8 * peak < of_pairs, "{peak} bytes");
+        println!("{peak} bytes; a number for every pair takes {of_pairs}");
+        assert!(peak < most, "{peak} bytes");
+    };
+    for config in [learned, StackConfig::uniform(block, 2, None)] {
+        let packed = stack(&config).pack(Precision::F32).unwrap();
+        check(of_pairs / 8, &|| drop(packed.forward(&x).unwrap()));
     }
+    // Each thread has one head's products of contents and relative embeddings at a time, twice in the backward pass, and a tile's
+    // scores.
+    let in_threads = threads * size_of::<f32>() * seq * (2 * 2 * 2 * span + 4 * 128);
+    let unpacked = stack(&disentangled);
+    let packed = unpacked.pack(Precision::F32).unwrap();
+    let most = of_pairs / 8 + in_threads;
+    check(most, &|| drop(packed.forward(&x).unwrap()));
+    check(most, &|| {
+        let loss = unpacked.forward(&x).unwrap().sqr().unwrap().mean_all();
+        loss.unwrap().backward().unwrap();
+    });
 }
 
 /// Returns the process's resident bytes; mappings do not come from the allocator.
