@@ -32,5 +32,7 @@ pub use image_scaling::ImageScaling;
 pub use input::ModelInput;
 pub use output::ModelOutput;
 pub use seq2seq::{Encoded, Seq2Seq, Seq2SeqOutput};
+#[cfg(feature = "media")]
+pub(crate) use two_towers::of_length_one;
 pub use two_towers::{TwoTowers, TwoTowersOutput};
 pub use walk::Model;

@@ -18,13 +18,23 @@ use crate::{CommandOutcome, output};
 const EXAMPLES: &str = "Examples:
   candle-blocks classify --model sentiment reviews.txt --output labels.jsonl
   candle-blocks classify --model ms-marco-MiniLM-L6-v2 --pairs questions-and-answers.tsv
-  candle-blocks classify --model bart-large-mnli --labels delivery,price,quality reviews.txt";
+  candle-blocks classify --model bart-large-mnli --labels delivery,price,quality reviews.txt
+  candle-blocks classify --model clip-vit-base-patch32 --labels cat,dog --images photos/*.jpg";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     texts: TextArgs,
+    /// Classify these PNG, JPEG, GIF, BMP or WebP files instead of texts. The lines of the results have `labels` and `scores`, the
+    /// best first.
+    #[cfg(feature = "media")]
+    #[arg(long, value_name = "FILE", num_args = 1..,
+        conflicts_with_all = ["file", "max_length", "pairs", "truncation", "multi_label", "prompt", "prompt_name"])]
+    pub images: Vec<PathBuf>,
+    #[cfg(feature = "media")]
+    #[command(flatten)]
+    pub image_steps: crate::images::StepArgs,
     /// Read each line as a pair of texts separated by a tab, for a cross-encoder.
     #[arg(long)]
     pairs: bool,
@@ -35,22 +45,23 @@ pub struct Args {
     #[arg(long, value_name = "FUNCTION", conflicts_with = "labels",
         value_parser = names(&["sigmoid", "softmax", "none"])
             .try_map(|name| name.parse::<FunctionToApply>()))]
-    function_to_apply: Option<FunctionToApply>,
-    /// Print or write lines of JSON with the N best of the model's labels: `labels` and `scores`, the best first.
+    pub function_to_apply: Option<FunctionToApply>,
+    /// Print or write lines of JSON with the N best of the model's labels: `labels` and `scores`, the best first [default for
+    /// images: 5].
     #[arg(long, value_name = "N", conflicts_with = "labels")]
-    top_k: Option<usize>,
+    pub top_k: Option<usize>,
     /// The file to write: .safetensors with `logits` and `scores` [n, labels], or .jsonl with one object per line. Without it,
     /// the best label and its score are printed for each line; with --labels, the lines of JSON.
     #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    pub output: Option<PathBuf>,
     #[command(flatten)]
-    zero_shot: ZeroShotArgs,
+    pub zero_shot: ZeroShotArgs,
     #[command(flatten)]
-    model: ModelArgs,
+    pub model: ModelArgs,
     #[command(flatten)]
     prompt: PromptArgs,
     #[command(flatten)]
-    compute: ComputeArgs,
+    pub compute: ComputeArgs,
 }
 
 /// One line in the results.
@@ -62,6 +73,10 @@ struct ScoresLine<'a> {
 }
 
 pub fn classify(args: &Args) -> Result<CommandOutcome> {
+    #[cfg(feature = "media")]
+    if !args.images.is_empty() {
+        return crate::images::classify(args);
+    }
     let path = args.model.path()?;
     let mut options = args.compute.text_options(&args.model, &args.texts)?;
     if let Some(truncation) = &args.truncation {

@@ -14,7 +14,7 @@ use crate::texts::{OutputFormat, PromptArgs, TextArgs, TextResults};
 use crate::{CommandOutcome, output};
 
 /// Names in the output file.
-const EMBEDDINGS: &str = "embeddings";
+pub const EMBEDDINGS: &str = "embeddings";
 const RANGES: &str = "ranges";
 /// The precision of vectors that are not quantized.
 const FLOAT: &str = "float32";
@@ -29,17 +29,25 @@ const EXAMPLES: &str = "Examples:
 pub struct Args {
     #[command(flatten)]
     texts: TextArgs,
+    /// Compute vectors for these PNG, JPEG, GIF, BMP or WebP files instead of texts.
+    #[cfg(feature = "media")]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["file", "max_length", "pooling", "truncate_dim",
+        "vectors", "calibration", "prompt", "prompt_name"])]
+    pub images: Vec<PathBuf>,
+    #[cfg(feature = "media")]
+    #[command(flatten)]
+    pub image_steps: crate::images::StepArgs,
     /// The file to write: .safetensors with `embeddings` [n, d] (where each token has one, those of all lines, and the number
     /// of each in `lengths`), or .jsonl with one object per line, in which a vector over
     /// the vocabulary is `weights` by token.
     #[arg(long, value_name = "FILE")]
-    output: PathBuf,
+    pub output: PathBuf,
     /// The pooling, instead of the one in the model's files; several are concatenated.
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = poolings())]
     pooling: Vec<Pooling>,
     /// Normalize vectors to length 1 or not, whatever the model's files say.
     #[arg(long, value_name = "BOOL")]
-    normalize: Option<bool>,
+    pub normalize: Option<bool>,
     /// Keep the first N features of a vector, whatever the model's files say.
     #[arg(long, value_name = "N")]
     truncate_dim: Option<usize>,
@@ -53,11 +61,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     calibration: Option<PathBuf>,
     #[command(flatten)]
-    model: ModelArgs,
+    pub model: ModelArgs,
     #[command(flatten)]
     prompt: PromptArgs,
     #[command(flatten)]
-    compute: ComputeArgs,
+    pub compute: ComputeArgs,
 }
 
 /// One line in the results.
@@ -88,6 +96,10 @@ fn in_order<S: Serializer>(pairs: &[(String, f32)], serializer: S) -> Result<S::
 }
 
 pub fn embed(args: &Args) -> Result<CommandOutcome> {
+    #[cfg(feature = "media")]
+    if !args.images.is_empty() {
+        return crate::images::embed(args);
+    }
     let path = args.model.path()?;
     let format = OutputFormat::of(&args.output, &args.texts, &path)?;
     let precision = args.precision()?;
