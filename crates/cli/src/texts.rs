@@ -66,8 +66,8 @@ impl TextArgs {
             };
             if let Some((_, _, kind)) = NO_TEXTS.iter().find(is_at) {
                 return anyhow::anyhow!(
-                    "{name}: it is {kind}, expected a file with one text per line; for a model of images or audio, \
-                     `candle-blocks run` takes a file with pixel_values or input_features"
+                    "{name}: it is {kind}, expected a file with one text per line; `classify` and `embed` read images with \
+                     --images, and `candle-blocks run` takes a file with pixel_values or input_features"
                 );
             }
             let at = error.utf8_error().valid_up_to();
