@@ -106,14 +106,12 @@ impl LabelReader {
                 mask.extend(row.1);
             }
             let shape = (texts.len(), length);
-            let tensor =
-                |ids| Tensor::from_vec(ids, shape, &Device::Cpu)?.to_device(tower.device());
-            let mut input = ModelInput::tokens(&tensor(ids)?);
-            if self.has_mask && mask.contains(&0) {
-                let mask = Tensor::from_vec(mask, shape, &Device::Cpu)?;
-                input = input.with_mask(&mask.to_device(tower.device())?);
-            }
-            each(tower.forward(&input)?)?;
+            let ids = Tensor::from_vec(ids, shape, &Device::Cpu)?.to_device(tower.device())?;
+            let hides = self.has_mask && mask.contains(&0);
+            let mask = Tensor::from_vec(mask, shape, &Device::Cpu)?;
+            // SigLIP pools the last position, which is padding and yet computed.
+            let attended = hides.then_some(&mask);
+            each(tower.forward_attending(&ModelInput::tokens(&ids), attended)?)?;
         }
         Ok(())
     }

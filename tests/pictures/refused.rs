@@ -42,7 +42,7 @@ fn settings_that_are_not_supported_are_refused_by_key() {
         ("image_mean", json!([0.5]), "found 1 values, expected 3"),
         ("image_std", json!([0.5, 0.0, 0.5]), "above 0"),
         ("rescale_factor", json!("1/255"), "a finite number"),
-        ("do_rescale", json!(1), "boolean"),
+        ("do_rescale", json!(1), "true or false"),
         ("do_flip_channel_order", json!(true), "not supported"),
         ("do_pad", json!(true), "pad_size"),
     ] {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use crate::said::assert_says;
 use crate::scratch::{Answer, answer, load, program};
 use crate::weights::{is_present, weights};
 
@@ -120,8 +121,12 @@ fn images_are_refused_by_the_files_name() {
     let refused = |model, flags: &[&str]| says("classify", model, &["color.png"], flags);
     refused("clip", &[]).assert_refused(&["ZeroShotImageClassifier"]);
     refused("vit", &["--labels", "a"]).assert_refused(&["two towers"]);
-    refused("vit", &["--resize", "pillow"]).assert_refused(&["torchvision", "pil"]);
-    refused("vit", &["--pairs"]).assert_refused(&["--pairs", "--images"]);
+    let pillow = refused("vit", &["--resize", "pillow"]);
+    pillow.assert_status(2);
+    assert_says(&pillow.stderr, &["torchvision", "pil"]);
+    let pairs = refused("vit", &["--pairs"]);
+    pairs.assert_status(2);
+    assert_says(&pairs.stderr, &["--pairs", "--images"]);
     let by_pil = says("classify", "vit", &["color.png"], &["--resize", "pil"]);
     let by_torchvision = says(
         "classify",

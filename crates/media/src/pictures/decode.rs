@@ -56,9 +56,16 @@ impl Image {
                 "{found}, expected a PNG, JPEG, GIF, BMP or WebP file; convert it, such as with ImageMagick's `convert IN OUT.png`"
             )));
         };
-        let damaged = |error: ImageError| fail(format!("is a damaged {format:?} file: {error}"));
+        let damaged = |error: ImageError| {
+            let error = error.to_string();
+            fail(format!(
+                "is a damaged {format:?} file: {}",
+                error.trim_end()
+            ))
+        };
+        let of_jpeg = |fault| fail(format!("is a JPEG file that {fault}"));
         if format == ImageFormat::Jpeg {
-            jpeg::check_end(bytes).map_err(fail)?;
+            jpeg::check_end(bytes).map_err(of_jpeg)?;
         }
         let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
         let mut limits = Limits::default();
@@ -79,9 +86,14 @@ impl Image {
         }
         let orientation = decoder.orientation().map_err(damaged)?;
         let color = decoder.color_type();
-        let mut samples = vec![0; decoder.total_bytes() as usize];
-        decoder.read_image(&mut samples).map_err(damaged)?;
-        let rgb = to_rgb(color, samples);
+        let rgb = if format == ImageFormat::Jpeg {
+            let pixels = jpeg::decode(bytes, width as usize, height as usize);
+            Some(pixels.map_err(of_jpeg)?)
+        } else {
+            let mut samples = vec![0; decoder.total_bytes() as usize];
+            decoder.read_image(&mut samples).map_err(damaged)?;
+            to_rgb(color, samples)
+        };
         let rgb = rgb.ok_or_else(|| {
             fail(format!(
                 "has pixels of the type {color:?}, expected 8 or 16 bits for each channel"

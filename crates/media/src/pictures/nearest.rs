@@ -17,7 +17,8 @@ pub(super) fn resize(image: &Image, to: Size, backend: Backend) -> Image {
     Image::made(to.width, to.height, bytes)
 }
 
-/// Returns the pixel to copy to each place. PIL rounds from the middle of a pixel, torchvision from its beginning.
+/// Returns the pixel to copy to each place: the one at its middle. torchvision computes in f32 (`nearest-exact`, which transformers
+/// selects), PIL in f64.
 fn places(from: usize, to: usize, backend: Backend) -> Vec<usize> {
     let limited = |place: usize| place.min(from - 1);
     match backend {
@@ -29,7 +30,7 @@ fn places(from: usize, to: usize, backend: Backend) -> Vec<usize> {
         }
         Backend::Torchvision => {
             let step = from as f32 / to as f32;
-            let place = |i: usize| limited((i as f32 * step) as usize);
+            let place = |i: usize| limited(((i as f32 + 0.5) * step) as usize);
             (0..to).map(place).collect()
         }
     }

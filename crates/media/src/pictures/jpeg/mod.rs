@@ -1,0 +1,83 @@
+//! JPEG files, with the bits of libjpeg-turbo, which PIL uses: the integer transform `jidctint`, "fancy" upsampling, and colors
+//! from tables with 16 bits. Other decoders round otherwise, and the difference reaches a model.
+//!
+//! Read are 8-bit files with Huffman codes, baseline and progressive, of one, three or four components: ITU-T T.81,
+//! <https://www.w3.org/Graphics/JPEG/itu-t81.pdf>. Where the standard leaves freedom, the code follows
+//! <https://github.com/libjpeg-turbo/libjpeg-turbo/tree/3.1.0/src>.
+
+mod color;
+mod frame;
+mod huffman;
+mod scan;
+mod segments;
+mod tables;
+mod transform;
+mod upsampling;
+
+use frame::Frame;
+use segments::Segments;
+use tables::Tables;
+
+/// Checks that a file has its end.
+///
+/// # Errors
+/// If it is cut off.
+pub(super) fn check_end(bytes: &[u8]) -> Result<(), String> {
+    let mut segments = Segments::new(bytes);
+    while segments.next()?.0 != segments::END {}
+    Ok(())
+}
+
+/// Decodes a file to three bytes for each pixel. The size must be `width` and `height`.
+///
+/// # Errors
+/// If it is damaged, cut off, or has another form.
+pub(super) fn decode(bytes: &[u8], width: usize, height: usize) -> Result<Vec<u8>, String> {
+    let mut segments = Segments::new(bytes);
+    let mut tables = Tables::default();
+    let mut marks = color::Marks::default();
+    let mut frame: Option<Frame> = None;
+    loop {
+        let (marker, at) = segments.next()?;
+        let body = at.as_slice();
+        match marker {
+            segments::END => break,
+            0xc0..=0xc2 => {
+                if frame.is_some() {
+                    return Err("has two frames".into());
+                }
+                let new = Frame::new(body, marker == 0xc2)?;
+                if (new.width, new.height) != (width, height) {
+                    return Err("has two sizes".into());
+                }
+                frame = Some(new);
+            }
+            0xc4 => tables.read_huffman(body)?,
+            0xdb => tables.read_quantization(body)?,
+            0xdd => tables.read_interval(body)?,
+            0xe0 | 0xee => marks.read(marker, body),
+            0xda => {
+                let frame = frame.as_mut().ok_or("has a scan before its frame")?;
+                let rest = scan::decode(frame, &tables, body, segments.rest())?;
+                segments.skip_to(rest);
+            }
+            0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => {
+                return Err(
+                    "is lossless, hierarchical or has arithmetic codes, which is not supported"
+                        .into(),
+                );
+            }
+            _ => {}
+        }
+    }
+    let frame = frame.ok_or("has no frame")?;
+    let planes = frame.planes(&tables)?;
+    let ids: Vec<u8> = frame.components.iter().map(|one| one.id).collect();
+    let planes: Vec<Vec<u8>> = frame
+        .components
+        .iter()
+        .zip(planes)
+        .map(|(component, plane)| upsampling::full_size(&frame, component, plane))
+        .collect::<Result<_, _>>()?;
+    Ok(color::to_rgb(&planes, marks.coding(&ids)))
+}

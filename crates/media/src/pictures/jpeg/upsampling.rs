@@ -1,0 +1,76 @@
+//! Components in the size of the image: libjpeg's `jdsample.c`, with triangle filters where it has them.
+
+use super::frame::{Component, Frame};
+
+/// Returns a component's samples in the size of the image, from rows of whole blocks.
+///
+/// # Errors
+/// If the sampling factors do not divide the largest ones.
+pub fn full_size(frame: &Frame, component: &Component, plane: Vec<u8>) -> Result<Vec<u8>, String> {
+    let [across, down] = [0, 1].map(|axis| frame.most[axis] / component.sampling[axis]);
+    if [0, 1]
+        .iter()
+        .any(|&axis| frame.most[axis] % component.sampling[axis] != 0)
+    {
+        return Err(
+            "has sampling factors that do not divide the largest ones, which is not supported"
+                .into(),
+        );
+    }
+    let stride = 8 * component.blocks[0];
+    let row = |y: usize| &plane[stride * y..][..component.width];
+    let (last, is_wide) = (component.height - 1, component.width > 2);
+    let mut result = Vec::with_capacity(frame.width * frame.height);
+    let mut line = Vec::with_capacity(2 * component.width);
+    let mut sums: Vec<i32> = Vec::with_capacity(component.width);
+    for y in 0..frame.height {
+        line.clear();
+        let near = y / down;
+        // The row on the other side of the border between samples.
+        let far = match y % 2 {
+            0 => near.saturating_sub(1),
+            _ => (near + 1).min(last),
+        };
+        match (across, down) {
+            (1, 1) => line.extend_from_slice(row(near)),
+            (2, 1) if is_wide => {
+                sums.clear();
+                sums.extend(row(near).iter().map(|&x| i32::from(x)));
+                twice(&sums, [1, 2], 2, &mut line);
+            }
+            (2, 2) if is_wide => {
+                let pairs = row(near).iter().zip(row(far));
+                sums.clear();
+                sums.extend(pairs.map(|(&near, &far)| 3 * i32::from(near) + i32::from(far)));
+                twice(&sums, [8, 7], 4, &mut line);
+            }
+            (1, 2) => {
+                let bias = 1 + (y % 2) as i32;
+                let pairs = row(near).iter().zip(row(far));
+                line.extend(pairs.map(|(&near, &far)| {
+                    ((3 * i32::from(near) + i32::from(far) + bias) >> 2) as u8
+                }));
+            }
+            _ => line.extend(
+                row(near)
+                    .iter()
+                    .flat_map(|&x| std::iter::repeat_n(x, across)),
+            ),
+        }
+        result.extend_from_slice(&line[..frame.width]);
+    }
+    Ok(result)
+}
+
+/// Doubles a row: each result is three parts of the nearest value and one of the next nearest.
+fn twice(values: &[i32], [left, right]: [i32; 2], shift: u32, line: &mut Vec<u8>) {
+    let (first, last) = (values[0], values[values.len() - 1]);
+    let mixed = |value: i32, other: i32, bias: i32| ((3 * value + other + bias) >> shift) as u8;
+    line.resize(2 * values.len(), 0);
+    line[0] = mixed(first, first, left);
+    let pairs = line[1..].as_chunks_mut::<2>().0.iter_mut();
+    for (pair, of) in pairs.zip(values.windows(2)) {
+        *pair = [mixed(of[0], of[1], right), mixed(of[1], of[0], left)];
+    }
+    line[2 * values.len() - 1] = mixed(last, last, right);
+}
