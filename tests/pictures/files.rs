@@ -1,4 +1,4 @@
-//! Files of all formats give the pixels that transformers' `load_image` reads.
+//! Files in all formats give the pixels that transformers' `load_image` reads.
 
 use std::fs;
 

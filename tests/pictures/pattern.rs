@@ -2,7 +2,7 @@
 
 use candle_blocks::pictures::Image;
 
-/// Returns an image with a hash of each byte's index. Every third seed gives bytes of 0 and 255 alone.
+/// Returns an image that hashes each byte's index. Every third seed gives 0 and 255 alone.
 pub fn pattern(width: usize, height: usize, seed: u32) -> Image {
     let byte = |i: u32| {
         let mut value = i
@@ -21,7 +21,7 @@ pub fn pattern(width: usize, height: usize, seed: u32) -> Image {
     Image::new(width, height, bytes).unwrap()
 }
 
-/// Returns the CRC-32 of bytes, as zlib's.
+/// Returns zlib's CRC-32.
 pub fn crc(bytes: impl IntoIterator<Item = u8>) -> u32 {
     !bytes.into_iter().fold(!0u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| match crc & 1 {

@@ -1,4 +1,4 @@
-//! `pixel_values` have the bits of transformers' image processors, with torchvision and with PIL.
+//! `pixel_values` have the same bits as from transformers' image processors, with torchvision and with PIL.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::pattern::{crc, pattern};
 use crate::pictures;
 use crate::weights::is_present;
 
-/// The images of the script: width, height and seed.
+/// The script's images: width, height and seed.
 const INPUTS: [(usize, usize, u32); 4] = [(64, 48, 1), (33, 70, 2), (20, 21, 3), (101, 40, 4)];
 
 fn opened(settings: &str) -> ImageProcessor {

@@ -1,4 +1,4 @@
-//! Bytes after resizing have the bits of PIL and of torchvision.
+//! Bytes after resizing are those that PIL and torchvision give.
 
 use std::collections::BTreeMap;
 

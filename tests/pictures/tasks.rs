@@ -1,4 +1,4 @@
-//! Labels and vectors of images are those of transformers' pipelines.
+//! Labels and vectors are those that transformers' pipelines give.
 
 use candle_blocks::pictures::{
     Image, ImageClassifier, ImageEmbedder, ImageOptions, ZeroShotImageClassifier,
@@ -35,7 +35,7 @@ fn results(model: &str) -> (Results, Vec<Image>) {
     (results, images)
 }
 
-/// The largest difference of a score, and of a vector's element as a part of the largest one: PyTorch adds f32 values in another order.
+/// The largest difference between scores, and between elements relative to the largest one: PyTorch adds f32 values in another order.
 const TOLERANCE: f32 = 2e-6;
 
 fn assert_ranked(labels: &[String], scores: &[f32], expected: &[Labeled], file: &str) {
@@ -66,6 +66,7 @@ fn labels_are_those_of_the_image_classification_pipeline() {
         for (classifier, expected) in cases {
             let classifier = classifier.unwrap();
             let ours = classifier.classify(&images).unwrap();
+            assert_eq!(ours.len(), 4);
             for ((ours, expected), file) in ours.iter().zip(&expected.unwrap()).zip(&results.files)
             {
                 let best: Vec<usize> = ours.ranked().into_iter().take(expected.len()).collect();
@@ -92,6 +93,7 @@ fn labels_of_the_caller_are_ranked_as_by_the_zero_shot_pipeline() {
             let classifier = classifier.with_template(template.parse().unwrap());
             let candidates = results.candidates.as_ref().unwrap();
             let ours = classifier.classify(&images, candidates).unwrap();
+            assert_eq!(ours.len(), 4);
             for ((ours, expected), file) in ours.iter().zip(&expected).zip(&results.files) {
                 assert_ranked(&ours.labels, &ours.scores, expected, file);
             }
@@ -108,6 +110,7 @@ fn vectors_are_those_of_transformers() {
         let (results, images) = results(model);
         let embedder = ImageEmbedder::open(pictures(model)).unwrap();
         let ours = embedder.embed(&images).unwrap().to_vec2::<f32>().unwrap();
+        assert_eq!(ours.len(), 4);
         for ((ours, expected), file) in ours.iter().zip(&results.vectors).zip(&results.files) {
             assert_eq!(ours.len(), expected.len(), "{model}");
             let largest = expected.iter().fold(0f32, |most, x| most.max(x.abs()));

@@ -9,6 +9,8 @@ use candle_blocks::text::{FunctionToApply, Scores};
 use clap::builder::TypedValueParser;
 use serde::Serialize;
 
+#[cfg(feature = "media")]
+use crate::images::{ImageTask, ScoreSettings, StepArgs};
 use crate::model::{ComputeArgs, ModelArgs, names, note_adapters};
 use crate::texts::{JsonLines, OutputFormat, PromptArgs, TextArgs, TextResults};
 use crate::zero_shot::{RankedLine, ZeroShotArgs};
@@ -31,10 +33,10 @@ pub struct Args {
     #[cfg(feature = "media")]
     #[arg(long, value_name = "FILE", num_args = 1..,
         conflicts_with_all = ["file", "max_length", "pairs", "truncation", "multi_label", "prompt", "prompt_name"])]
-    pub images: Vec<PathBuf>,
+    images: Vec<PathBuf>,
     #[cfg(feature = "media")]
     #[command(flatten)]
-    pub image_steps: crate::images::StepArgs,
+    image_steps: StepArgs,
     /// Read each line as a pair of texts separated by a tab, for a cross-encoder.
     #[arg(long)]
     pairs: bool,
@@ -45,23 +47,23 @@ pub struct Args {
     #[arg(long, value_name = "FUNCTION", conflicts_with = "labels",
         value_parser = names(&["sigmoid", "softmax", "none"])
             .try_map(|name| name.parse::<FunctionToApply>()))]
-    pub function_to_apply: Option<FunctionToApply>,
+    function_to_apply: Option<FunctionToApply>,
     /// Print or write lines of JSON with the N best of the model's labels: `labels` and `scores`, the best first [default for
     /// images: 5].
     #[arg(long, value_name = "N", conflicts_with = "labels")]
-    pub top_k: Option<usize>,
+    top_k: Option<usize>,
     /// The file to write: .safetensors with `logits` and `scores` [n, labels], or .jsonl with one object per line. Without it,
     /// the best label and its score are printed for each line; with --labels, the lines of JSON.
     #[arg(long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    output: Option<PathBuf>,
     #[command(flatten)]
-    pub zero_shot: ZeroShotArgs,
+    zero_shot: ZeroShotArgs,
     #[command(flatten)]
-    pub model: ModelArgs,
+    model: ModelArgs,
     #[command(flatten)]
     prompt: PromptArgs,
     #[command(flatten)]
-    pub compute: ComputeArgs,
+    compute: ComputeArgs,
 }
 
 /// One line in the results.
@@ -75,7 +77,18 @@ struct ScoresLine<'a> {
 pub fn classify(args: &Args) -> Result<CommandOutcome> {
     #[cfg(feature = "media")]
     if !args.images.is_empty() {
-        return crate::images::classify(args);
+        let task = ImageTask {
+            files: &args.images,
+            steps: &args.image_steps,
+            model: &args.model,
+            compute: &args.compute,
+        };
+        return task.classify(&ScoreSettings {
+            zero_shot: &args.zero_shot,
+            function_to_apply: args.function_to_apply,
+            top_k: args.top_k,
+            output: args.output.as_ref(),
+        });
     }
     let path = args.model.path()?;
     let mut options = args.compute.text_options(&args.model, &args.texts)?;

@@ -9,12 +9,13 @@ use candle_blocks::text::{Pooling, QuantizedVectors, VectorPrecision};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::{Serialize, Serializer};
 
+#[cfg(feature = "media")]
+use crate::images::{ImageTask, StepArgs};
 use crate::model::{ComputeArgs, ModelArgs, names, note_adapters};
-use crate::texts::{OutputFormat, PromptArgs, TextArgs, TextResults};
+use crate::texts::{EMBEDDINGS, OutputFormat, PromptArgs, TextArgs, TextResults};
 use crate::{CommandOutcome, output};
 
-/// Names in the output file.
-pub const EMBEDDINGS: &str = "embeddings";
+/// The name for ranges in an output file.
 const RANGES: &str = "ranges";
 /// The precision of vectors that are not quantized.
 const FLOAT: &str = "float32";
@@ -33,21 +34,21 @@ pub struct Args {
     #[cfg(feature = "media")]
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["file", "max_length", "pooling", "truncate_dim",
         "vectors", "calibration", "prompt", "prompt_name"])]
-    pub images: Vec<PathBuf>,
+    images: Vec<PathBuf>,
     #[cfg(feature = "media")]
     #[command(flatten)]
-    pub image_steps: crate::images::StepArgs,
+    image_steps: StepArgs,
     /// The file to write: .safetensors with `embeddings` [n, d] (where each token has one, those of all lines, and the number
     /// of each in `lengths`), or .jsonl with one object per line, in which a vector over
     /// the vocabulary is `weights` by token.
     #[arg(long, value_name = "FILE")]
-    pub output: PathBuf,
+    output: PathBuf,
     /// The pooling, instead of the one in the model's files; several are concatenated.
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = poolings())]
     pooling: Vec<Pooling>,
     /// Normalize vectors to length 1 or not, whatever the model's files say.
     #[arg(long, value_name = "BOOL")]
-    pub normalize: Option<bool>,
+    normalize: Option<bool>,
     /// Keep the first N features of a vector, whatever the model's files say.
     #[arg(long, value_name = "N")]
     truncate_dim: Option<usize>,
@@ -61,11 +62,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     calibration: Option<PathBuf>,
     #[command(flatten)]
-    pub model: ModelArgs,
+    model: ModelArgs,
     #[command(flatten)]
     prompt: PromptArgs,
     #[command(flatten)]
-    pub compute: ComputeArgs,
+    compute: ComputeArgs,
 }
 
 /// One line in the results.
@@ -98,7 +99,13 @@ fn in_order<S: Serializer>(pairs: &[(String, f32)], serializer: S) -> Result<S::
 pub fn embed(args: &Args) -> Result<CommandOutcome> {
     #[cfg(feature = "media")]
     if !args.images.is_empty() {
-        return crate::images::embed(args);
+        let task = ImageTask {
+            files: &args.images,
+            steps: &args.image_steps,
+            model: &args.model,
+            compute: &args.compute,
+        };
+        return task.embed(&args.output, args.normalize == Some(true));
     }
     let path = args.model.path()?;
     let format = OutputFormat::of(&args.output, &args.texts, &path)?;

@@ -1,23 +1,23 @@
-//! `candle-blocks classify --images` and `candle-blocks embed --images`: labels and vectors of image files.
+//! `candle-blocks classify --images` and `candle-blocks embed --images`: labels and vectors for image files.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use candle_blocks::candle_core::{D, Tensor};
-use candle_blocks::pictures::{Backend, Image};
+use candle_blocks::pictures::{Backend, Image, ImageOptions};
+use candle_blocks::text::FunctionToApply;
 use clap::builder::TypedValueParser;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::embed::EMBEDDINGS;
-use crate::model::names;
-use crate::texts::{Inputs, JsonLines, OutputFormat, TextResults, in_groups, is_same};
-use crate::zero_shot::RankedLine;
-use crate::{CommandOutcome, classify, embed};
+use crate::CommandOutcome;
+use crate::model::{ComputeArgs, ModelArgs, names};
+use crate::texts::{EMBEDDINGS, Inputs, JsonLines, OutputFormat, TextResults, in_groups, is_same};
+use crate::zero_shot::{RankedLine, ZeroShotArgs};
 
-/// The number of images that are in memory at once.
+/// How many images are in memory at once.
 const AT_ONCE: usize = 16;
-/// The number of labels that transformers' pipeline returns.
+/// How many labels transformers' pipeline returns.
 const TOP_K: usize = 5;
 
 /// How images become a model's input.
@@ -27,12 +27,6 @@ pub struct StepArgs {
     #[arg(long, value_name = "LIBRARY", requires = "images",
         value_parser = names(&Backend::NAMES).try_map(|name| name.parse::<Backend>()))]
     resize: Option<Backend>,
-}
-
-impl StepArgs {
-    fn backend(&self) -> Backend {
-        self.resize.unwrap_or_default()
-    }
 }
 
 impl Inputs for Vec<PathBuf> {
@@ -50,39 +44,97 @@ fn each(paths: &[PathBuf], mut work: impl FnMut(&[Image]) -> Result<()>) -> Resu
     })
 }
 
-/// Scores the model's labels, or the caller's, for each image.
-pub fn classify(args: &classify::Args) -> Result<CommandOutcome> {
-    let path = args.model.path()?;
-    let options = args.compute.image_options(&args.model)?;
-    let mut options = options.backend(args.image_steps.backend());
-    let mut results = JsonLines::to(args.output.as_ref(), &args.images, &path)?;
-    args.model.note_unread(&path);
-    let outcome = if let Some(labels) = args.zero_shot.labels()? {
-        let mut classifier = options.zero_shot_classifier(&path)?;
-        if let Some(template) = &args.zero_shot.hypothesis_template {
-            classifier = classifier.with_template(template.clone());
+/// Files, and the model that reads them.
+pub struct ImageTask<'a> {
+    pub files: &'a Vec<PathBuf>,
+    pub steps: &'a StepArgs,
+    pub model: &'a ModelArgs,
+    pub compute: &'a ComputeArgs,
+}
+
+/// Settings for scores.
+pub struct ScoreSettings<'a> {
+    pub zero_shot: &'a ZeroShotArgs,
+    pub function_to_apply: Option<FunctionToApply>,
+    pub top_k: Option<usize>,
+    pub output: Option<&'a PathBuf>,
+}
+
+impl ImageTask<'_> {
+    fn options(&self) -> Result<ImageOptions> {
+        let options = self.compute.image_options(self.model)?;
+        Ok(options.backend(self.steps.resize.unwrap_or_default()))
+    }
+
+    /// Scores the model's labels, or the caller's, for each image.
+    pub fn classify(&self, settings: &ScoreSettings) -> Result<CommandOutcome> {
+        let path = self.model.path()?;
+        let mut options = self.options()?;
+        let mut results = JsonLines::to(settings.output, self.files, &path)?;
+        self.model.note_unread(&path);
+        let outcome = if let Some(labels) = settings.zero_shot.labels()? {
+            let mut classifier = options.zero_shot_classifier(&path)?;
+            if let Some(template) = &settings.zero_shot.hypothesis_template {
+                classifier = classifier.with_template(template.clone());
+            }
+            each(self.files, |images| {
+                let ranked = classifier.classify(images, &labels)?.into_iter();
+                results.extend(ranked.map(RankedLine::from))
+            })
+        } else {
+            if let Some(function) = settings.function_to_apply {
+                options = options.function_to_apply(function);
+            }
+            let classifier = options.classifier(&path)?;
+            let labels = classifier.labels();
+            each(self.files, |images| {
+                results.extend(classifier.classify(images)?.iter().map(|scores| {
+                    let best = scores.ranked().into_iter();
+                    let best = best.take(settings.top_k.unwrap_or(TOP_K));
+                    let (labels, scores) =
+                        best.map(|i| (labels[i].clone(), scores.scores[i])).unzip();
+                    RankedLine { labels, scores }
+                }))
+            })
+        }?;
+        results.finish(&outcome)?;
+        Ok(outcome)
+    }
+
+    /// Computes a vector for each image, with length 1 if `normalizes`.
+    pub fn embed(&self, output: &Path, normalizes: bool) -> Result<CommandOutcome> {
+        let path = self.model.path()?;
+        let format = OutputFormat::of(output, self.files, &path)?;
+        let options = self.options()?;
+        self.model.note_unread(&path);
+        let embedder = options.embedder(&path)?;
+        let mut vectors = Vec::new();
+        let outcome = each(self.files, |images| {
+            let mut some = embedder.embed(images)?;
+            if normalizes {
+                some = some.broadcast_div(&some.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?)?;
+            }
+            vectors.push(some);
+            Ok(())
+        })?;
+        if vectors.is_empty() {
+            return Ok(outcome);
         }
-        each(&args.images, |images| {
-            let ranked = classifier.classify(images, &labels)?.into_iter();
-            results.extend(ranked.map(RankedLine::from))
-        })
-    } else {
-        if let Some(function) = args.function_to_apply {
-            options = options.function_to_apply(function);
+        if let Some(path) = self.files.iter().find(|path| path.to_str().is_none()) {
+            bail!("{}: the name is not UTF-8; rename the file", path.display());
         }
-        let classifier = options.classifier(&path)?;
-        let labels = classifier.labels();
-        each(&args.images, |images| {
-            results.extend(classifier.classify(images)?.iter().map(|scores| {
-                let best = scores.ranked().into_iter();
-                let best = best.take(args.top_k.unwrap_or(TOP_K));
-                let (labels, scores) = best.map(|i| (labels[i].clone(), scores.scores[i])).unzip();
-                RankedLine { labels, scores }
-            }))
-        })
-    }?;
-    results.finish(&outcome)?;
-    Ok(outcome)
+        let embeddings = Tensor::cat(&vectors, 0)?;
+        let lines = self.files.iter().zip(embeddings.to_vec2::<f32>()?);
+        let results = TextResults {
+            tensors: vec![(EMBEDDINGS.to_string(), embeddings)],
+            signed: None,
+            lines: lines
+                .map(|(image, embedding)| ImageLine { image, embedding })
+                .collect(),
+        };
+        results.write(output, format, &outcome)?;
+        Ok(outcome)
+    }
 }
 
 /// One line in the results.
@@ -90,41 +142,4 @@ pub fn classify(args: &classify::Args) -> Result<CommandOutcome> {
 struct ImageLine<'a> {
     image: &'a Path,
     embedding: Vec<f32>,
-}
-
-/// Computes a vector for each image.
-pub fn embed(args: &embed::Args) -> Result<CommandOutcome> {
-    let path = args.model.path()?;
-    let format = OutputFormat::of(&args.output, &args.images, &path)?;
-    let options = args.compute.image_options(&args.model)?;
-    let options = options.backend(args.image_steps.backend());
-    args.model.note_unread(&path);
-    let embedder = options.embedder(&path)?;
-    let mut vectors = Vec::new();
-    let outcome = each(&args.images, |images| {
-        let mut some = embedder.embed(images)?;
-        if args.normalize == Some(true) {
-            some = some.broadcast_div(&some.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?)?;
-        }
-        vectors.push(some);
-        Ok(())
-    })?;
-    if vectors.is_empty() {
-        return Ok(outcome);
-    }
-    let embeddings = Tensor::cat(&vectors, 0)?;
-    let rows = embeddings.to_vec2::<f32>()?;
-    if let Some(path) = args.images.iter().find(|path| path.to_str().is_none()) {
-        bail!("{}: the name is not UTF-8; rename the file", path.display());
-    }
-    let lines = args.images.iter().zip(rows);
-    let results = TextResults {
-        tensors: vec![(EMBEDDINGS.to_string(), embeddings)],
-        signed: None,
-        lines: lines
-            .map(|(image, embedding)| ImageLine { image, embedding })
-            .collect(),
-    };
-    results.write(&args.output, format, &outcome)?;
-    Ok(outcome)
 }

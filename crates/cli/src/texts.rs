@@ -16,6 +16,8 @@ use serde::Serialize;
 
 use crate::{CommandOutcome, interrupt, output};
 
+/// The name for vectors in an output file.
+pub const EMBEDDINGS: &str = "embeddings";
 /// The number of texts computed between two checks for Ctrl-C.
 const AT_ONCE: usize = 256;
 
@@ -143,7 +145,7 @@ pub fn is_same(path: &Path, existing: &Path) -> bool {
     path.canonicalize().is_ok_and(|path| path == existing)
 }
 
-/// Passes items to `work` in groups, with the number of those before, until all are done or Ctrl-C is pressed. Shows progress.
+/// Passes items to `work` in groups, each with how many came before, until all are done or Ctrl-C is pressed. Shows progress.
 pub fn in_groups<T>(
     noun: &str,
     at_once: usize,

@@ -9,10 +9,10 @@ use candle_blocks_base::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {
-    /// torchvision: weights of 16 bits, rescaling and normalization in one step.
+    /// torchvision: 16-bit weights, rescaling and normalization in one step.
     #[default]
     Torchvision,
-    /// PIL with NumPy: weights of 22 bits, rescaling in f64 before normalization.
+    /// PIL with NumPy: 22-bit weights, rescaling in f64 before normalization.
     Pil,
 }
 

@@ -1,10 +1,10 @@
-//! A window in the middle of an image.
+//! The middle window.
 
 use super::backend::Backend;
 use super::image::Image;
 use super::size::Size;
 
-/// Cuts a window of this size from the middle of an image. Outside of an image, pixels are black.
+/// Cuts a window with this size from the image's middle. Pixels outside the image are black.
 pub(super) fn center(image: &Image, to: Size, backend: Backend) -> Image {
     let (top, above) = offsets(image.height(), to.height, backend);
     let (left, before) = offsets(image.width(), to.width, backend);
@@ -21,7 +21,7 @@ pub(super) fn center(image: &Image, to: Size, backend: Backend) -> Image {
     Image::made(to.width, to.height, bytes)
 }
 
-/// Returns the number of pixels to leave out at the beginning, and the number of black ones there.
+/// Returns how many pixels to leave out at the beginning, and how many black ones to put there.
 fn offsets(from: usize, to: usize, backend: Backend) -> (usize, usize) {
     match from.checked_sub(to) {
         Some(more) => (more / 2, 0),

@@ -11,10 +11,10 @@ use candle_blocks_base::{Error, Result};
 use super::image::Image;
 use super::jpeg;
 
-/// The most pixels of an image. PIL refuses larger ones as a "decompression bomb".
+/// The most pixels that an image may have. PIL refuses larger ones as a "decompression bomb".
 const MAX_PIXELS: u64 = 178_956_970;
 
-/// The formats that are read: the bytes at the beginning are those of one of these.
+/// The formats that are read. The first bytes tell them apart.
 const FORMATS: [ImageFormat; 5] = [
     ImageFormat::Png,
     ImageFormat::Jpeg,
@@ -34,9 +34,9 @@ impl Image {
         Self::decode(&path.display().to_string(), &bytes)
     }
 
-    /// Decodes the bytes of a PNG, JPEG, GIF, BMP or WebP file to the pixels of transformers' `load_image`: PIL's
-    /// `convert("RGB")`, turned upright as the file's EXIF orientation says. An alpha channel is dropped, and of an animation the
-    /// first image is read.
+    /// Decodes a PNG, JPEG, GIF, BMP or WebP file in memory to the pixels that transformers' `load_image` reads: PIL's
+    /// `convert("RGB")`, turned upright as the file's EXIF orientation says. An alpha channel is dropped, and an animation
+    /// gives its first image.
     ///
     /// # Errors
     /// If the bytes have another format, are damaged or cut off, or the image has more than 178,956,970 pixels, as in PIL. The
@@ -114,8 +114,8 @@ impl Image {
     }
 }
 
-/// Converts samples to three bytes for each pixel, as PIL does: it drops the alpha channel, takes the upper byte of a color in 16
-/// bits, and limits a gray value of 16 bits to 255.
+/// Converts samples to three bytes for each pixel, as PIL does: it drops the alpha channel, takes the upper byte if a color has
+/// 16 bits, and limits a 16-bit gray value to 255.
 fn to_rgb(color: ColorType, samples: Vec<u8>) -> Option<Vec<u8>> {
     let upper = |pair: &[u8]| (u16::from_ne_bytes([pair[0], pair[1]]) >> 8) as u8;
     let limited = |pair: &[u8]| u16::from_ne_bytes([pair[0], pair[1]]).min(255) as u8;

@@ -1,4 +1,4 @@
-//! The filters of PIL, which torchvision has too.
+//! PIL's filters, which torchvision has too.
 
 use std::f64::consts::PI;
 

@@ -1,9 +1,9 @@
-//! Resizing of f32 values, for processors that rescale first.
+//! Resizing in f32, for processors that rescale first.
 
 use super::filter::Filter;
 use super::size::Size;
 
-/// Resizes the three planes of an image, `[3, height, width]`, as torchvision's `resize` with `antialias=True` does for an f32
+/// Resizes an image's three planes, `[3, height, width]`, as torchvision's `resize` with `antialias=True` does for an f32
 /// tensor on a CPU.
 pub(super) fn resize(planes: &[f32], from: Size, to: Size, filter: Filter) -> Vec<f32> {
     let mut narrowed = Vec::new();

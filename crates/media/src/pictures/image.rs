@@ -13,7 +13,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// Makes an image from the bytes of its rows.
+    /// Makes an image from its rows.
     ///
     /// # Errors
     /// If it has no pixel, or `bytes` has another length than `3 · width · height`.
@@ -45,22 +45,22 @@ impl Image {
         }
     }
 
-    /// Returns the number of columns.
+    /// Returns the width in pixels.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Returns the number of rows.
+    /// Returns the height in pixels.
     pub fn height(&self) -> usize {
         self.height
     }
 
-    /// Returns the bytes of all rows, `[height, width, 3]`.
+    /// Returns all bytes, `[height, width, 3]`.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Returns the bytes of a row.
+    /// Returns a row's bytes.
     pub(super) fn row(&self, y: usize) -> &[u8] {
         &self.bytes[3 * self.width * y..][..3 * self.width]
     }

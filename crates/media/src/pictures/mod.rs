@@ -1,7 +1,7 @@
-//! Images: pixels from the bytes of a file, in the size and range that a model reads.
+//! Images: pixels from a file, in the size and range that a model reads.
 //!
 //! [`Image::open`] decodes a file, and [`Preprocessing`] makes the values that a model reads. Both give what transformers' image
-//! processors give, with either of the libraries on which these rest ([`Backend`]).
+//! processors give, with either library on which these rest ([`Backend`]).
 
 mod backend;
 mod crop;

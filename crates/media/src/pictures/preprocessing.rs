@@ -8,7 +8,7 @@ use super::image::Image;
 use super::size::{Size, TargetSize};
 use super::{crop, floats, resize};
 
-/// The order of rescaling and resizing.
+/// The order in which values are rescaled and resized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// Resize bytes.
@@ -18,36 +18,36 @@ pub enum Order {
     RescaleFirst,
 }
 
-/// The steps of an image processor of transformers: resize, crop, rescale, normalize. A step that is `None` is left out.
+/// The steps in transformers' image processors: resize, crop, rescale, normalize. A step that is `None` is left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preprocessing {
     /// The library whose results they have.
     pub backend: Backend,
-    /// The order of rescaling and resizing.
+    /// The order between rescaling and resizing.
     pub order: Order,
     /// The size after resizing, with the filter.
     pub resize: Option<(TargetSize, Filter)>,
-    /// The size of the window that is cut from the middle.
+    /// The window that is cut from the middle.
     pub crop: Option<Size>,
     /// The size to which black pixels below and at the right fill up an image. It has an effect on the values after normalization.
     pub pad: Option<Size>,
-    /// The factor of rescaling.
+    /// The factor that rescales.
     pub rescale: Option<f64>,
-    /// The mean and standard deviation of each channel.
+    /// Each channel's mean and standard deviation.
     pub normalize: Option<([f64; 3], [f64; 3])>,
 }
 
-/// The values of one image.
+/// An image's values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pixels {
-    /// The number of rows and columns.
+    /// The size in pixels.
     pub size: Size,
     /// The values, `[3, height, width]`.
     pub values: Vec<f32>,
 }
 
 impl Preprocessing {
-    /// Computes the values of an image.
+    /// Computes an image's values.
     ///
     /// # Errors
     /// If the image cannot be resized, or is larger than the size to which it is padded.
@@ -93,7 +93,7 @@ impl Preprocessing {
         })
     }
 
-    /// Returns the value of a byte after rescaling and normalization.
+    /// Returns a byte's value after rescaling and normalization.
     fn value(&self, byte: u8, channel: usize) -> f32 {
         let byte = f32::from(byte);
         match (self.backend, self.rescale, self.normalize) {

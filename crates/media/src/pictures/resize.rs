@@ -1,4 +1,4 @@
-//! Resizing of bytes, in two passes with bytes between them: each result has the bits of its library.
+//! Resizing in bytes, in two passes with bytes between them. Each result has its library's bits.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::nearest;
 use super::size::Size;
 use super::taps::Taps;
 
-/// The number of rows that the horizontal pass takes at once: one vector of bytes for each column and channel.
+/// How many rows the horizontal pass takes at once: a vector for each column and channel.
 const ROWS: usize = 16;
 
 /// Resizes an image to the bytes that PIL's `Image.resize` gives, or torchvision's `resize` with `antialias=True` for a uint8
@@ -68,7 +68,7 @@ fn is_vertical_first(from: Size, to: Size, backend: Backend) -> bool {
     backend == Backend::Pil && rows > 0 && rows > 2 * columns
 }
 
-/// Resizes these rows of an image.
+/// Resizes these rows.
 fn horizontally(image: &Image, rows: Range<usize>, (taps, bits): &(Taps<i32>, u32)) -> Image {
     let (width, height) = (taps.len(), rows.len());
     let mut bytes = vec![0; 3 * width * height];
@@ -101,7 +101,7 @@ fn horizontally(image: &Image, rows: Range<usize>, (taps, bits): &(Taps<i32>, u3
     Image::made(width, height, bytes)
 }
 
-/// Resizes the columns of an image whose first row is row `offset` of the whole.
+/// Resizes the columns, given that the first row is row `offset` in the whole image.
 fn vertically(image: &Image, offset: usize, (taps, bits): &(Taps<i32>, u32)) -> Image {
     let n_bytes = 3 * image.width();
     let mut bytes = Vec::with_capacity(n_bytes * taps.len());
@@ -119,7 +119,7 @@ fn vertically(image: &Image, offset: usize, (taps, bits): &(Taps<i32>, u32)) -> 
     Image::made(image.width(), taps.len(), bytes)
 }
 
-/// Returns the integer part of a sum, limited to a byte.
+/// Returns a sum's integer part, limited to a byte.
 fn byte(sum: i32, bits: u32) -> u8 {
     (sum >> bits).clamp(0, 255) as u8
 }

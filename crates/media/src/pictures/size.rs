@@ -7,9 +7,9 @@ use super::image::Image;
 /// A size in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// The number of rows.
+    /// The height.
     pub height: usize,
-    /// The number of columns.
+    /// The width.
     pub width: usize,
 }
 
@@ -23,22 +23,22 @@ impl Size {
     }
 }
 
-/// The size of resized images, as `size` in `preprocessor_config.json` says it.
+/// The size after resizing, as `size` in `preprocessor_config.json` says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TargetSize {
     /// One size for all images.
     Fixed(Size),
-    /// The length of the shorter edge; the proportions stay.
+    /// The shorter edge's length; the proportions stay.
     ShortestEdge(usize),
-    /// The length of the shorter edge, unless the longer one would be longer than the second length.
+    /// The shorter edge's length, unless the longer one would be longer than the second length.
     Edges(usize, usize),
     /// The size in which the image just fits; the proportions stay.
     Within(Size),
 }
 
 impl TargetSize {
-    /// Returns the size of an image of size `from` after resizing, with the rounding of transformers' `image_transforms.py`.
+    /// Returns the size that an image with size `from` has after resizing, rounded as by transformers' `image_transforms.py`.
     ///
     /// # Errors
     /// If the proportions leave no pixel, or too many.
@@ -88,5 +88,5 @@ impl TargetSize {
     }
 }
 
-/// The longest edge of a resized image: memory for it stays below a few hundred megabytes for the sizes that models have.
+/// The longest edge after resizing, which limits memory.
 const MAX_EDGE: f64 = 65536.0;

@@ -1,32 +1,32 @@
-//! The weights of the pixels that make one pixel of a resized row or column.
+//! The pixels that make a pixel in a resized row or column, with their weights.
 
 use super::backend::Backend;
 use super::filter::Filter;
 
-/// The pixels that make each pixel of a resized row or column, with a weight for each.
+/// For each pixel in a resized row or column, the pixels that make it, with a weight for each.
 pub(super) struct Taps<W> {
-    /// The first pixel of each run, and the number of pixels in it.
+    /// Each run's first pixel, and its length.
     runs: Vec<(usize, usize)>,
-    /// The largest number of pixels in a run.
+    /// The longest run's length.
     width: usize,
-    /// The weights of each run, filled up with zeros to `width`.
+    /// Each run's weights, filled up with zeros to `width`.
     weights: Vec<W>,
 }
 
 impl<W> Taps<W> {
-    /// Returns the number of pixels of the result.
+    /// Returns how many pixels the result has.
     pub fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// Returns the first pixel, and a weight for it and each after it, for each pixel of the result.
+    /// Returns the first pixel, and a weight for it and each after it, for each resulting pixel.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &[W])> {
         let rows = self.weights.chunks_exact(self.width);
         rows.zip(&self.runs)
             .map(|(weights, &(start, n))| (start, &weights[..n]))
     }
 
-    /// Returns the range of pixels that count at all.
+    /// Returns the range with all pixels that count.
     pub fn range(&self) -> std::ops::Range<usize> {
         let start = self.runs.iter().map(|run| run.0).min().unwrap_or(0);
         let end = self.runs.iter().map(|run| run.0 + run.1).max();
@@ -71,7 +71,7 @@ impl Taps<f64> {
         }
     }
 
-    /// Rounds the weights to integers, and returns the number of bits after the point.
+    /// Rounds the weights to integers, and returns how many bits are after the point.
     pub fn quantized(self, backend: Backend) -> (Taps<i32>, u32) {
         let bits = match backend {
             Backend::Pil => 32 - 8 - 2,

@@ -1,10 +1,10 @@
-//! Samples to red, green and blue: libjpeg's `jdcolor.c`, and PIL's conversion of four components.
+//! Samples to red, green and blue: libjpeg's `jdcolor.c`, and PIL's conversion from four components.
 
 /// Segments that say how colors are coded.
 #[derive(Default)]
 pub struct Marks {
     is_jfif: bool,
-    /// The transform of Adobe's segment.
+    /// The transform that Adobe's segment names.
     adobe: Option<u8>,
 }
 
@@ -19,7 +19,7 @@ pub enum Coding {
 }
 
 impl Marks {
-    /// Reads the body of an application's segment.
+    /// Reads an application's segment.
     pub fn read(&mut self, marker: u8, body: &[u8]) {
         match marker {
             0xe0 => self.is_jfif |= body.starts_with(b"JFIF\0"),
@@ -28,7 +28,7 @@ impl Marks {
         }
     }
 
-    /// Returns the coding of components with these names, as libjpeg guesses it.
+    /// Returns how components with these names are coded, as libjpeg guesses it.
     pub fn coding(&self, ids: &[u8]) -> Coding {
         match (ids, self.adobe) {
             ([_], _) => Coding::Gray,

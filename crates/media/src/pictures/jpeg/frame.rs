@@ -1,4 +1,4 @@
-//! The frame of an image: its size, and its components.
+//! An image's frame: its size, and its components.
 
 use super::tables::Tables;
 use super::transform;
@@ -18,22 +18,22 @@ pub struct Component {
     pub id: u8,
     /// The sampling factors, across and down.
     pub sampling: [usize; 2],
-    /// The index of the quantization table.
+    /// The quantization table's index.
     table: usize,
     /// The size in samples.
     pub width: usize,
     pub height: usize,
-    /// The number of blocks in a row, and of rows, filled up to whole groups of all components.
+    /// How many blocks are in a row, and how many rows, filled up to whole groups.
     pub blocks: [usize; 2],
-    /// The blocks' coefficients in the order of frequencies in rows.
+    /// The blocks' coefficients, row by row.
     pub coefficients: Vec<[i16; 64]>,
 }
 
 impl Frame {
-    /// Reads the body of a segment.
+    /// Reads a segment's body.
     ///
     /// # Errors
-    /// If it is malformed, or describes another kind of image.
+    /// If it is malformed, or describes another kind.
     pub fn new(body: &[u8], is_progressive: bool) -> Result<Self, String> {
         let &[bits, h0, h1, w0, w1, n, ref rest @ ..] = body else {
             return Err("has a frame that is too short".into());
@@ -81,7 +81,7 @@ impl Frame {
         })
     }
 
-    /// Returns the samples of each component, in rows of whole blocks.
+    /// Returns each component's samples, in rows with whole blocks.
     ///
     /// # Errors
     /// If a quantization table is missing.

@@ -1,27 +1,27 @@
-//! Huffman codes, and the bits of a scan.
+//! Huffman tables, and a scan's bits.
 
 use super::segments::cut_off;
 
-/// The number of bits that one look into a table decodes.
+/// How many bits one look into a table decodes.
 const LOOK: u32 = 9;
 
-/// A table of Huffman codes.
+/// A Huffman table.
 #[derive(Clone)]
 pub struct Codes {
-    /// For each beginning of `LOOK` bits, the value and the length of its code; length 0 for a longer code.
+    /// For each beginning with `LOOK` bits, a value and its length in bits; length 0 if it is longer.
     short: Vec<(u8, u8)>,
-    /// For each length, the first code after the last one of that length, aligned to 16 bits.
+    /// For each length, the bits after those with that length, aligned to 16.
     ends: [u32; 17],
-    /// For each length, the index of its first value minus its first code.
+    /// For each length, its first value's index minus its first bits.
     offsets: [i32; 17],
     values: Vec<u8>,
 }
 
 impl Codes {
-    /// Makes a table from the number of codes of each length, 1 to 16, and the values in the order of the codes.
+    /// Makes a table from how many values have each length, 1 to 16, and the values in their order.
     ///
     /// # Errors
-    /// If there are more codes than fit.
+    /// If there are more values than fit.
     pub fn new(counts: &[u8; 16], values: &[u8]) -> Result<Self, String> {
         let mut codes = Self {
             short: vec![(0, 0); 1 << LOOK],
@@ -51,14 +51,14 @@ impl Codes {
     }
 }
 
-/// Reads the bits of a scan, up to the next marker.
+/// Reads a scan's bits, up to the next marker.
 pub struct Bits<'b> {
     bytes: &'b [u8],
     at: usize,
     /// The next bits, at the upper end.
     buffer: u64,
     n_bits: u32,
-    /// The number of bits that were made up after the end.
+    /// How many bits were made up after the end.
     n_missing: u32,
 }
 
@@ -140,10 +140,10 @@ impl<'b> Bits<'b> {
         }
     }
 
-    /// Reads a code, and returns its value.
+    /// Reads a Huffman code, and returns its value.
     ///
     /// # Errors
-    /// If no code has these bits.
+    /// If the table has no such bits.
     pub fn code(&mut self, codes: &Codes) -> Result<u8, String> {
         if self.n_bits < 16 {
             self.fill();
@@ -165,7 +165,7 @@ impl<'b> Bits<'b> {
         Err(wrong_code())
     }
 
-    /// Ends a part of the scan: checks that no bits were missing, and goes on after a restart marker.
+    /// Checks that no bits were missing, and goes on after a restart marker.
     ///
     /// # Errors
     /// If bits were missing, or there is no such marker.

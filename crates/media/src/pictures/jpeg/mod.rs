@@ -1,7 +1,7 @@
-//! JPEG files, with the bits of libjpeg-turbo, which PIL uses: the integer transform `jidctint`, "fancy" upsampling, and colors
-//! from tables with 16 bits. Other decoders round otherwise, and the difference reaches a model.
+//! JPEG files, with libjpeg-turbo's bits, which PIL's are: the integer transform `jidctint`, "fancy" upsampling, and colors in
+//! fixed point. Other decoders round otherwise, and the difference reaches a model.
 //!
-//! Read are 8-bit files with Huffman codes, baseline and progressive, of one, three or four components: ITU-T T.81,
+//! Baseline and progressive files are read, with Huffman coding in 8 bits and one, three or four components: ITU-T T.81,
 //! <https://www.w3.org/Graphics/JPEG/itu-t81.pdf>. Where the standard leaves freedom, the code follows
 //! <https://github.com/libjpeg-turbo/libjpeg-turbo/tree/3.1.0/src>.
 

@@ -1,4 +1,4 @@
-//! Scans: the coefficients of some components, or some bits of them.
+//! Scans: some components' coefficients, or some bits.
 
 use super::frame::Frame;
 use super::huffman::{Bits, Codes};
@@ -11,16 +11,16 @@ struct Band {
     end: usize,
     /// The scan refines coefficients by one bit.
     refines: bool,
-    /// The place of the lowest bit.
+    /// The lowest bit's place.
     low: u32,
 }
 
-/// The state of decoding.
+/// The decoder's state.
 struct State<'b> {
     bits: Bits<'b>,
-    /// The last lowest frequency of each component.
+    /// Each component's last lowest frequency.
     last: [i32; 4],
-    /// The number of blocks that have no more coefficients in this band.
+    /// How many blocks have no more coefficients in this band.
     n_empty: u32,
 }
 
@@ -144,7 +144,7 @@ impl State<'_> {
         }
     }
 
-    /// Reads the coefficients of a band, or their upper bits.
+    /// Reads a band's coefficients, or their upper bits.
     fn first(&mut self, block: &mut [i16; 64], codes: &Codes, band: Band) -> Result<(), String> {
         if self.n_empty > 0 {
             self.n_empty -= 1;
@@ -174,7 +174,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Reads one more bit of the coefficients of a band.
+    /// Reads one more bit for a band's coefficients.
     fn refined(&mut self, block: &mut [i16; 64], codes: &Codes, band: Band) -> Result<(), String> {
         let bit = 1i16 << band.low;
         let mut k = band.start;

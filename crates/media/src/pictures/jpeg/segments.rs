@@ -1,6 +1,6 @@
-//! The segments of a file: a marker with a body, or data of a scan.
+//! A file's segments: markers with bodies, and a scan's data.
 
-/// The marker at the end of a file.
+/// The marker at a file's end.
 pub const END: u8 = 0xd9;
 
 /// Goes through a file.
@@ -47,7 +47,7 @@ impl<'b> Segments<'b> {
         self.bytes.get(self.at..).unwrap_or_default()
     }
 
-    /// Goes on at the end of a scan, before `rest`.
+    /// Goes on at a scan's end, before `rest`.
     pub fn skip_to(&mut self, rest: &[u8]) {
         self.at = self.bytes.len() - rest.len();
     }

@@ -2,7 +2,7 @@
 
 use super::huffman::Codes;
 
-/// The place of each coefficient in a block, in the order of a file.
+/// Each coefficient's place in a block, in a file's order.
 pub const ZIGZAG: [u8; 64] = [
     0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20,
     13, 6, 7, 14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59,
@@ -12,11 +12,11 @@ pub const ZIGZAG: [u8; 64] = [
 /// The tables that were read before a scan.
 #[derive(Default)]
 pub struct Tables {
-    /// Codes of the lowest frequency, and of the others.
+    /// Tables for the lowest frequency, and for the others.
     codes: [[Option<Codes>; 4]; 2],
     quantization: [Option<[i32; 64]>; 4],
-    /// The number of groups of blocks between restart markers; 0 for no such markers.
-    interval: usize,
+    /// How many groups lie between two restart markers; 0 without such markers.
+    pub interval: usize,
 }
 
 impl Tables {

@@ -1,7 +1,7 @@
-//! The inverse discrete cosine transform of libjpeg's `jidctint.c`, in integers: Loeffler, Ligtenberg and Moschytz, "Practical fast
+//! The inverse discrete cosine transform in libjpeg's `jidctint.c`, in integers: Loeffler, Ligtenberg and Moschytz, "Practical fast
 //! 1-D DCT algorithms with 11 multiplications" (1989).
 
-/// The number of bits after the point of constants, and those that the first pass leaves.
+/// How many bits constants have after the point, and how many the first pass leaves.
 const BITS: u32 = 13;
 const LEFT: u32 = 2;
 
@@ -19,7 +19,7 @@ const F_2_053: i32 = 16819;
 const F_2_562: i32 = 20995;
 const F_3_072: i32 = 25172;
 
-/// Transforms a block, and writes its samples to the first eight bytes of eight rows.
+/// Transforms a block, and writes its samples to eight rows, at their beginning.
 pub fn inverse(block: &[i16; 64], table: &[i32; 64], rows: &mut [u8], width: usize) {
     if block[1..].iter().all(|&value| value == 0) {
         // One value for all samples.
@@ -50,7 +50,7 @@ fn sample(value: i32) -> u8 {
     value.saturating_add(128).clamp(0, 255) as u8
 }
 
-/// Eight values, one of each column.
+/// Eight values, one for each column.
 type Lanes = [i32; 8];
 
 fn add(a: Lanes, b: Lanes) -> Lanes {

@@ -1,8 +1,8 @@
-//! Components in the size of the image: libjpeg's `jdsample.c`, with triangle filters where it has them.
+//! Components in the image's size: libjpeg's `jdsample.c`, with triangle filters where it has them.
 
 use super::frame::{Component, Frame};
 
-/// Returns a component's samples in the size of the image, from rows of whole blocks.
+/// Returns a component's samples in the image's size, from rows with whole blocks.
 ///
 /// # Errors
 /// If the sampling factors do not divide the largest ones.
@@ -62,7 +62,7 @@ pub fn full_size(frame: &Frame, component: &Component, plane: Vec<u8>) -> Result
     Ok(result)
 }
 
-/// Doubles a row: each result is three parts of the nearest value and one of the next nearest.
+/// Doubles a row: each result is three parts the nearest value and one the next nearest.
 fn twice(values: &[i32], [left, right]: [i32; 2], shift: u32, line: &mut Vec<u8>) {
     let (first, last) = (values[0], values[values.len() - 1]);
     let mixed = |value: i32, other: i32, bias: i32| ((3 * value + other + bias) >> shift) as u8;
