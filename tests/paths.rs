@@ -238,7 +238,6 @@ mod always {
     use candle_blocks::layers::TransformerBlock as _;
     use candle_blocks::layers::Xielu as _;
     use candle_blocks::model::Encoded as _;
-    use candle_blocks::model::ImageScaling as _;
     use candle_blocks::model::Model as _;
     use candle_blocks::model::ModelCache as _;
     use candle_blocks::model::ModelInput as _;

@@ -18,7 +18,6 @@
 
 mod cache;
 mod deprecated;
-mod image_scaling;
 mod input;
 mod load;
 mod output;
@@ -28,7 +27,6 @@ mod two_towers;
 mod walk;
 
 pub use cache::ModelCache;
-pub use image_scaling::ImageScaling;
 pub use input::ModelInput;
 pub use output::ModelOutput;
 pub use seq2seq::{Encoded, Seq2Seq, Seq2SeqOutput};

@@ -12,8 +12,6 @@ mod cpu_only;
 mod device;
 #[path = "../shared/double.rs"]
 mod double;
-#[path = "../shared/images.rs"]
-mod images;
 #[path = "../shared/message.rs"]
 mod message;
 #[path = "../shared/numbers.rs"]
@@ -36,7 +34,6 @@ mod encoder_decoders;
 mod fresh_two_stacks;
 mod generation;
 mod generation_configs;
-mod image_scaling;
 mod last_positions;
 mod memory;
 mod one_stack;

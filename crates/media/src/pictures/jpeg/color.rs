@@ -54,6 +54,7 @@ pub fn to_rgb(planes: &[Vec<u8>], coding: Coding) -> Vec<u8> {
     let colors = planes[0].iter().zip(&planes[1]).zip(&planes[2]);
     let colors = colors.map(|((&a, &b), &c)| [a, b, c]);
     let inks = |black: &u8| 255 - black;
+    let differences = Differences::new();
     match (coding, planes.get(3)) {
         (Coding::Rgb, _) => pixels.zip(colors).for_each(|(rgb, color)| *rgb = color),
         (Coding::Cmyk, Some(black)) => {
@@ -64,26 +65,43 @@ pub fn to_rgb(planes: &[Vec<u8>], coding: Coding) -> Vec<u8> {
         // libjpeg inverts the colors once more, and PIL inverts all.
         (Coding::Ycck, Some(black)) => {
             for ((rgb, color), black) in pixels.zip(colors).zip(black) {
-                *rgb = of_ink(of_luma(color), inks(black));
+                *rgb = of_ink(differences.rgb(color), inks(black));
             }
         }
         _ => pixels
             .zip(colors)
-            .for_each(|(rgb, color)| *rgb = of_luma(color)),
+            .for_each(|(rgb, color)| *rgb = differences.rgb(color)),
     }
     rgb
 }
 
-/// Converts luma and two color differences, with 16 bits after the point.
-fn of_luma([y, blue, red]: [u8; 3]) -> [u8; 3] {
-    const HALF: i32 = 1 << 15;
-    let (y, blue, red) = (i32::from(y), i32::from(blue) - 128, i32::from(red) - 128);
-    let limited = |value: i32| value.clamp(0, 255) as u8;
-    [
-        limited(y + ((91881 * red + HALF) >> 16)),
-        limited(y + ((-22554 * blue - 46802 * red + HALF) >> 16)),
-        limited(y + ((116130 * blue + HALF) >> 16)),
-    ]
+/// The parts of a color that a difference adds, for each byte: 16 bits are after the point where two are added.
+struct Differences {
+    red: [i32; 256],
+    green: [[i32; 256]; 2],
+    blue: [i32; 256],
+}
+
+impl Differences {
+    fn new() -> Self {
+        const HALF: i32 = 1 << 15;
+        let scaled = |factor: i32, bias: i32| {
+            std::array::from_fn(|byte| factor * (byte as i32 - 128) + bias)
+        };
+        let whole = |factor| scaled(factor, HALF).map(|value: i32| value >> 16);
+        Self {
+            red: whole(91881),
+            green: [scaled(-22554, HALF), scaled(-46802, 0)],
+            blue: whole(116130),
+        }
+    }
+
+    /// Converts luma and two color differences.
+    fn rgb(&self, [y, blue, red]: [u8; 3]) -> [u8; 3] {
+        let (y, blue, red) = (i32::from(y), usize::from(blue), usize::from(red));
+        let green = (self.green[0][blue] + self.green[1][red]) >> 16;
+        [y + self.red[red], y + green, y + self.blue[blue]].map(|value| value.clamp(0, 255) as u8)
+    }
 }
 
 /// Converts three inks and black, as PIL does.
