@@ -12,6 +12,8 @@ mod cpu_only;
 mod device;
 #[path = "../shared/double.rs"]
 mod double;
+#[path = "../shared/images.rs"]
+mod images;
 #[path = "../shared/message.rs"]
 mod message;
 #[path = "../shared/numbers.rs"]

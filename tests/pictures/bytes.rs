@@ -1,21 +1,13 @@
 //! Bytes that a caller has decoded become the values that transformers' processors compute.
 
-use std::{collections::HashMap, fs};
+use std::fs;
 
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::pictures::{Backend, ImageProcessor};
 
+use crate::images::images;
 use crate::message::message;
 use crate::said::assert_says;
-use crate::weights::weights;
-
-/// Returns the tensors, and each case's `preprocessor_config.json` by name.
-fn images() -> (HashMap<String, Tensor>, HashMap<String, String>) {
-    let bytes = fs::read(weights("reference/images.safetensors")).unwrap();
-    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
-    let tensors = candle_blocks::candle_core::safetensors::load_buffer(&bytes, &Device::Cpu);
-    (tensors.unwrap(), header.metadata().clone().unwrap())
-}
 
 #[test]
 fn bytes_are_scaled_as_by_transformers_without_torchvision() {

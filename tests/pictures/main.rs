@@ -1,5 +1,7 @@
 //! Images to labels and vectors: PIL, torchvision and transformers are the judges (`weights/fixtures/pictures.py`).
 
+#[path = "../shared/images.rs"]
+mod images;
 #[path = "../shared/message.rs"]
 mod message;
 #[path = "../shared/said.rs"]

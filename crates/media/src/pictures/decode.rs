@@ -85,7 +85,11 @@ impl Image {
             )));
         }
         let orientation = decoder.orientation().map_err(damaged)?;
-        let color = decoder.color_type();
+        let color = match decoder.color_type() {
+            // The decoder adds an alpha channel if a gray value is transparent: the file's own color type is 0.
+            ColorType::La16 if bytes.get(25) == Some(&0) => Samples::GrayWithAlpha,
+            color => Samples::Of(color),
+        };
         let rgb = if format == ImageFormat::Jpeg {
             let pixels = jpeg::decode(bytes, width as usize, height as usize);
             Some(pixels.map_err(of_jpeg)?)
@@ -114,11 +118,26 @@ impl Image {
     }
 }
 
+/// The type that samples have.
+#[derive(Clone, Copy, Debug)]
+enum Samples {
+    Of(ColorType),
+    /// 16-bit gray values, with an alpha channel that the file does not have.
+    GrayWithAlpha,
+}
+
 /// Converts samples to three bytes for each pixel, as PIL does: it drops the alpha channel, takes the upper byte if a color has
 /// 16 bits, and limits a 16-bit gray value to 255.
-fn to_rgb(color: ColorType, samples: Vec<u8>) -> Option<Vec<u8>> {
+fn to_rgb(color: Samples, samples: Vec<u8>) -> Option<Vec<u8>> {
     let upper = |pair: &[u8]| (u16::from_ne_bytes([pair[0], pair[1]]) >> 8) as u8;
     let limited = |pair: &[u8]| u16::from_ne_bytes([pair[0], pair[1]]).min(255) as u8;
+    let color = match color {
+        Samples::Of(color) => color,
+        Samples::GrayWithAlpha => {
+            let pixels = samples.chunks_exact(4);
+            return Some(pixels.flat_map(|la| [limited(la); 3]).collect());
+        }
+    };
     Some(match color {
         ColorType::Rgb8 => samples,
         ColorType::L8 => samples.iter().flat_map(|&gray| [gray; 3]).collect(),
