@@ -4,7 +4,8 @@ use std::path::Path;
 
 use candle_blocks_media::pictures::Image;
 
-use super::{ImageOptions, ImageProcessor, runs};
+use super::runs::ImageReader;
+use super::{ImageOptions, ImageProcessor};
 use crate::error::{Error, Result, getters};
 use crate::model::Model;
 use crate::text::{ScoreFunction, Scores};
@@ -24,7 +25,7 @@ use crate::text::{ScoreFunction, Scores};
 #[derive(Clone, Debug)]
 pub struct ImageClassifier {
     model: Model,
-    processor: ImageProcessor,
+    reader: ImageReader,
     labels: Vec<String>,
     scoring: ScoreFunction,
 }
@@ -40,13 +41,13 @@ impl ImageClassifier {
 
     pub(super) fn new(
         model: Model,
-        processor: ImageProcessor,
+        reader: ImageReader,
         labels: Vec<String>,
         scoring: ScoreFunction,
     ) -> Self {
         Self {
             model,
-            processor,
+            reader,
             labels,
             scoring,
         }
@@ -56,7 +57,7 @@ impl ImageClassifier {
         /// Returns the model.
         model(&self) -> &Model => &self.model;
         /// Returns the steps from an image to the model's input.
-        processor(&self) -> &ImageProcessor => &self.processor;
+        processor(&self) -> &ImageProcessor => &self.reader.processor;
         /// Returns the labels' names.
         labels(&self) -> &[String] => &self.labels;
     }
@@ -67,7 +68,7 @@ impl ImageClassifier {
     /// If an image cannot be preprocessed, or the model refuses its size.
     pub fn classify(&self, images: &[Image]) -> Result<Vec<Scores>> {
         let missing = || Error::InvalidConfig("the model gives no logits".to_string());
-        let logits = runs::vectors(&self.model, &self.processor, images, |output| {
+        let logits = self.reader.vectors(&self.model, images, |output| {
             output.logits.ok_or_else(missing)
         })?;
         let of = |logits: Vec<f32>| {

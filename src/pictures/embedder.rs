@@ -5,7 +5,8 @@ use std::path::Path;
 use candle_blocks_media::pictures::Image;
 use candle_core::{Device, Tensor};
 
-use super::{ImageOptions, ImageProcessor, runs};
+use super::runs::ImageReader;
+use super::{ImageOptions, ImageProcessor};
 use crate::config::{EmbeddingsConfig, HeadTask};
 use crate::error::{Error, Result, getters};
 use crate::model::{Model, ModelOutput};
@@ -25,7 +26,7 @@ use crate::model::{Model, ModelOutput};
 #[derive(Clone, Debug)]
 pub struct ImageEmbedder {
     model: Model,
-    processor: ImageProcessor,
+    reader: ImageReader,
     has_class_token: bool,
 }
 
@@ -38,7 +39,7 @@ impl ImageEmbedder {
         ImageOptions::default().embedder(directory)
     }
 
-    pub(super) fn new(model: Model, processor: ImageProcessor) -> Result<Self> {
+    pub(super) fn new(model: Model, reader: ImageReader) -> Result<Self> {
         let EmbeddingsConfig::Patches(patches) = &model.config().embeddings else {
             let reason = "the model does not read images; use a vision model, or one of two towers";
             return Err(Error::InvalidConfig(reason.into()));
@@ -46,7 +47,7 @@ impl ImageEmbedder {
         Ok(Self {
             has_class_token: patches.class_token,
             model,
-            processor,
+            reader,
         })
     }
 
@@ -54,7 +55,7 @@ impl ImageEmbedder {
         /// Returns the model.
         model(&self) -> &Model => &self.model;
         /// Returns the steps from an image to the model's input.
-        processor(&self) -> &ImageProcessor => &self.processor;
+        processor(&self) -> &ImageProcessor => &self.reader.processor;
     }
 
     /// Returns the vectors `[n, d]` of images, f32 on the CPU.
@@ -66,7 +67,7 @@ impl ImageEmbedder {
             return Err(Error::input("images", "missing, expected at least one"));
         }
         let select = |output| self.vector(output);
-        let rows = runs::vectors(&self.model, &self.processor, images, select)?;
+        let rows = self.reader.vectors(&self.model, images, select)?;
         let shape = (rows.len(), rows[0].len());
         Ok(Tensor::from_vec(rows.concat(), shape, &Device::Cpu)?)
     }

@@ -6,6 +6,7 @@ use candle_core::{DType, Device};
 
 use crate::config::{HeadTask, Precision};
 use crate::error::{Error, Result, setters};
+use crate::pictures::runs::ImageReader;
 use crate::pictures::{
     Backend, ImageClassifier, ImageEmbedder, ImageProcessor, ZeroShotImageClassifier,
 };
@@ -82,8 +83,8 @@ impl ImageOptions {
             None => ScoreFunction::of_pipeline(json.as_ref(), labels.len())?,
         };
         let model = checkpoint.load(self.form.weights()).model()?;
-        let processor = self.processor(&checkpoint)?;
-        Ok(ImageClassifier::new(model, processor, labels, scoring))
+        let reader = self.reader(&checkpoint)?;
+        Ok(ImageClassifier::new(model, reader, labels, scoring))
     }
 
     /// Opens a model whose vectors are those of whole images.
@@ -94,7 +95,7 @@ impl ImageOptions {
         self.refuse_function("vectors")?;
         let checkpoint = self.checkpoint.clone().whole().open(path)?;
         let loader = checkpoint.load(self.form.weights());
-        let processor = self.processor(&checkpoint)?;
+        let reader = self.reader(&checkpoint)?;
         let config = checkpoint.model_config()?;
         let is_labels = |task| task == HeadTask::ImageClassification;
         let model = match checkpoint.second_stack()? {
@@ -109,7 +110,7 @@ impl ImageOptions {
             }
             None => loader.model()?,
         };
-        ImageEmbedder::new(model, processor)
+        ImageEmbedder::new(model, reader)
     }
 
     /// Opens a classifier for labels that the caller names, by a model that compares texts with images (CLIP, SigLIP).
@@ -128,12 +129,16 @@ impl ImageOptions {
             )));
         }
         let towers = checkpoint.load(self.form.weights()).two_towers()?;
-        let processor = self.processor(&checkpoint)?;
-        ZeroShotImageClassifier::new(towers, processor, &checkpoint)
+        let reader = self.reader(&checkpoint)?;
+        ZeroShotImageClassifier::new(towers, reader, &checkpoint)
     }
 
-    fn processor(&self, checkpoint: &Checkpoint) -> Result<ImageProcessor> {
-        ImageProcessor::open(checkpoint.files().directory())?.with_backend(self.backend)
+    fn reader(&self, checkpoint: &Checkpoint) -> Result<ImageReader> {
+        let processor = ImageProcessor::open(checkpoint.files().directory())?;
+        Ok(ImageReader {
+            processor: processor.with_backend(self.backend)?,
+            dtype: self.form.dtype(),
+        })
     }
 
     /// Refuses an option that scores of the model's own labels alone have.

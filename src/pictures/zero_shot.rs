@@ -6,7 +6,8 @@ use candle_blocks_media::pictures::Image;
 use candle_core::{Device, Tensor};
 
 use super::labels::LabelReader;
-use super::{ImageOptions, ImageProcessor, runs};
+use super::runs::ImageReader;
+use super::{ImageOptions, ImageProcessor};
 use crate::Checkpoint;
 use crate::config::Activation;
 use crate::error::{Error, Result, getters};
@@ -28,8 +29,8 @@ use crate::text::{HypothesisTemplate, RankedLabels, ScoreFunction, host};
 #[derive(Clone, Debug)]
 pub struct ZeroShotImageClassifier {
     towers: TwoTowers,
-    processor: ImageProcessor,
-    reader: LabelReader,
+    images: ImageReader,
+    labels: LabelReader,
     template: HypothesisTemplate,
     scoring: ScoreFunction,
 }
@@ -45,7 +46,7 @@ impl ZeroShotImageClassifier {
 
     pub(super) fn new(
         towers: TwoTowers,
-        processor: ImageProcessor,
+        images: ImageReader,
         checkpoint: &Checkpoint,
     ) -> Result<Self> {
         let json = checkpoint.config_json()?;
@@ -55,9 +56,9 @@ impl ZeroShotImageClassifier {
         };
         let is_siglip = model_type.contains("siglip");
         Ok(Self {
-            reader: LabelReader::new(towers.text(), is_siglip, checkpoint)?,
+            labels: LabelReader::new(towers.text(), is_siglip, checkpoint)?,
             towers,
-            processor,
+            images,
             template: "This is a photo of {}.".parse()?,
             scoring: match is_siglip {
                 true => ScoreFunction::Each(Activation::Sigmoid),
@@ -77,7 +78,7 @@ impl ZeroShotImageClassifier {
         /// Returns the model.
         towers(&self) -> &TwoTowers => &self.towers;
         /// Returns the steps from an image to the model's input.
-        processor(&self) -> &ImageProcessor => &self.processor;
+        processor(&self) -> &ImageProcessor => &self.images.processor;
     }
 
     /// Returns the labels for each image, in the order of the images, the best first.
@@ -103,14 +104,14 @@ impl ZeroShotImageClassifier {
             .map(|label| self.template.about(label))
             .collect();
         let mut texts = Vec::new();
-        self.reader
+        self.labels
             .outputs(self.towers.text(), &sentences, |output| {
                 texts.push(of_length_one(&output)?);
                 Ok(())
             })?;
         let texts = Tensor::cat(&texts, 0)?;
         let unit = |output| Ok(of_length_one(&output)?);
-        let images = runs::vectors(self.towers.vision(), &self.processor, images, unit)?;
+        let images = self.images.vectors(self.towers.vision(), images, unit)?;
         let shape = (images.len(), images[0].len());
         let images = Tensor::from_vec(images.concat(), shape, &Device::Cpu)?;
         let images = images.to_device(texts.device())?.to_dtype(texts.dtype())?;

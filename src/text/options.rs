@@ -88,6 +88,15 @@ impl Default for WeightForm {
 }
 
 impl WeightForm {
+    /// Returns the type of a model's input.
+    #[cfg(feature = "media")]
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Packed(_) => DType::F32,
+            Self::Plain(dtype, _) => *dtype,
+        }
+    }
+
     /// Returns the form for a loader.
     pub fn weights(&self) -> Weights<'_> {
         match self {

@@ -1,5 +1,6 @@
 //! Labels and vectors are those that transformers' pipelines give.
 
+use candle_blocks::candle_core::{DType, Device};
 use candle_blocks::pictures::{
     Image, ImageClassifier, ImageEmbedder, ImageOptions, ZeroShotImageClassifier,
 };
@@ -119,5 +120,29 @@ fn vectors_are_those_of_transformers() {
                 assert!((a - b).abs() <= most, "{model}, {file}: {a} {b}");
             }
         }
+    }
+}
+
+#[test]
+fn models_in_other_types_read_images_too() {
+    if !is_present("pictures") {
+        return;
+    }
+    let image = [crate::pattern::pattern(40, 30, 1)];
+    let device = Device::Cpu;
+    let exact = ImageEmbedder::open(pictures("clip")).unwrap();
+    let exact = exact.embed(&image).unwrap().to_vec2::<f32>().unwrap();
+    for (dtype, tolerance) in [(DType::F64, 1e-5), (DType::BF16, 0.2), (DType::F16, 0.02)] {
+        let options = || ImageOptions::default().device(dtype, &device);
+        let embedder = options().embedder(pictures("clip")).unwrap();
+        let ours = embedder.embed(&image).unwrap().to_vec2::<f32>().unwrap();
+        assert_eq!(ours.len(), 1);
+        for (a, b) in ours[0].iter().zip(&exact[0]) {
+            assert!((a - b).abs() < tolerance, "{dtype:?}: {a} {b}");
+        }
+        let classifier = options().zero_shot_classifier(pictures("clip")).unwrap();
+        let ranked = classifier.classify(&image, &["cat", "dog"]).unwrap();
+        let sum: f32 = ranked[0].scores.iter().sum();
+        assert!((sum - 1.0).abs() < 1e-5, "{dtype:?}: {sum}");
     }
 }

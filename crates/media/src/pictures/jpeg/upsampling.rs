@@ -10,7 +10,7 @@ pub fn full_size(frame: &Frame, component: &Component, plane: Vec<u8>) -> Result
     let [across, down] = [0, 1].map(|axis| frame.most[axis] / component.sampling[axis]);
     if [0, 1]
         .iter()
-        .any(|&axis| frame.most[axis] % component.sampling[axis] != 0)
+        .any(|&axis| !frame.most[axis].is_multiple_of(component.sampling[axis]))
     {
         return Err(
             "has sampling factors that do not divide the largest ones, which is not supported"
