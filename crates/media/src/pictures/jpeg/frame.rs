@@ -30,16 +30,19 @@ pub struct Component {
 }
 
 impl Frame {
-    /// Reads a segment's body.
+    /// Reads a segment's body. The image has `size`, its width and height.
     ///
     /// # Errors
-    /// If it is malformed, or describes another kind.
-    pub fn new(body: &[u8], is_progressive: bool) -> Result<Self, String> {
+    /// If it is malformed, or describes another kind or size.
+    pub fn new(body: &[u8], is_progressive: bool, size: (usize, usize)) -> Result<Self, String> {
         let &[bits, h0, h1, w0, w1, n, ref rest @ ..] = body else {
             return Err("has a frame that is too short".into());
         };
         let (height, width) = (u16::from_be_bytes([h0, h1]), u16::from_be_bytes([w0, w1]));
         let (width, height) = (usize::from(width), usize::from(height));
+        if (width, height) != size {
+            return Err("has two sizes".into());
+        }
         if bits != 8 || ![1, 3, 4].contains(&n) || width == 0 || height == 0 {
             return Err(format!(
                 "has {n} components of {bits} bits and {width} x {height} pixels, expected 1, 3 or 4 of 8 bits, and a size"

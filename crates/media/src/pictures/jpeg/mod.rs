@@ -46,11 +46,7 @@ pub(super) fn decode(bytes: &[u8], width: usize, height: usize) -> Result<Vec<u8
                 if frame.is_some() {
                     return Err("has two frames".into());
                 }
-                let new = Frame::new(body, marker == 0xc2)?;
-                if (new.width, new.height) != (width, height) {
-                    return Err("has two sizes".into());
-                }
-                frame = Some(new);
+                frame = Some(Frame::new(body, marker == 0xc2, (width, height))?);
             }
             0xc4 => tables.read_huffman(body)?,
             0xdb => tables.read_quantization(body)?,
