@@ -43,36 +43,46 @@ impl Marks {
     }
 }
 
-/// Converts planes to three bytes for each pixel.
-pub fn to_rgb(planes: &[Vec<u8>], coding: Coding) -> Vec<u8> {
-    let mut rgb = vec![0; 3 * planes[0].len()];
-    let pixels = rgb.as_chunks_mut::<3>().0.iter_mut();
-    if let [gray] = planes {
-        pixels.zip(gray).for_each(|(rgb, &gray)| *rgb = [gray; 3]);
-        return rgb;
-    }
-    let colors = planes[0].iter().zip(&planes[1]).zip(&planes[2]);
-    let colors = colors.map(|((&a, &b), &c)| [a, b, c]);
-    let inks = |black: &u8| 255 - black;
-    let differences = Differences::new();
-    match (coding, planes.get(3)) {
-        (Coding::Rgb, _) => pixels.zip(colors).for_each(|(rgb, color)| *rgb = color),
-        (Coding::Cmyk, Some(black)) => {
-            for ((rgb, color), black) in pixels.zip(colors).zip(black) {
-                *rgb = of_ink(color.map(|ink| 255 - ink), inks(black));
-            }
+/// Converts rows of components to red, green and blue.
+pub struct Converter {
+    coding: Coding,
+    differences: Differences,
+}
+
+impl Converter {
+    pub fn new(coding: Coding) -> Self {
+        Self {
+            coding,
+            differences: Differences::new(),
         }
-        // libjpeg inverts the colors once more, and PIL inverts all.
-        (Coding::Ycck, Some(black)) => {
-            for ((rgb, color), black) in pixels.zip(colors).zip(black) {
-                *rgb = of_ink(differences.rgb(color), inks(black));
-            }
-        }
-        _ => pixels
-            .zip(colors)
-            .for_each(|(rgb, color)| *rgb = differences.rgb(color)),
     }
-    rgb
+
+    /// Writes three bytes for each pixel in a row.
+    pub fn convert(&self, components: &[Vec<u8>], rgb: &mut [u8]) {
+        let pixels = rgb.as_chunks_mut::<3>().0.iter_mut();
+        let [a, b, c, rest @ ..] = components else {
+            let gray = components.iter().flatten();
+            return pixels.zip(gray).for_each(|(rgb, &gray)| *rgb = [gray; 3]);
+        };
+        let colors = a.iter().zip(b).zip(c).map(|((&a, &b), &c)| [a, b, c]);
+        match (self.coding, rest) {
+            (Coding::Rgb, _) => pixels.zip(colors).for_each(|(rgb, color)| *rgb = color),
+            (Coding::Cmyk, [black]) => {
+                for ((rgb, color), black) in pixels.zip(colors).zip(black) {
+                    *rgb = of_ink(color.map(|ink| 255 - ink), 255 - black);
+                }
+            }
+            // libjpeg inverts the colors once more, and PIL inverts all.
+            (Coding::Ycck, [black]) => {
+                for ((rgb, color), black) in pixels.zip(colors).zip(black) {
+                    *rgb = of_ink(self.differences.rgb(color), 255 - black);
+                }
+            }
+            _ => pixels
+                .zip(colors)
+                .for_each(|(rgb, color)| *rgb = self.differences.rgb(color)),
+        }
+    }
 }
 
 /// The parts of a color that a difference adds, for each byte: 16 bits are after the point where two are added.

@@ -69,11 +69,17 @@ pub(super) fn decode(bytes: &[u8], width: usize, height: usize) -> Result<Vec<u8
     let frame = frame.ok_or("has no frame")?;
     let planes = frame.planes(&tables)?;
     let ids: Vec<u8> = frame.components.iter().map(|one| one.id).collect();
-    let planes: Vec<Vec<u8>> = frame
-        .components
-        .iter()
-        .zip(planes)
-        .map(|(component, plane)| upsampling::full_size(&frame, component, plane))
-        .collect::<Result<_, _>>()?;
-    Ok(color::to_rgb(&planes, marks.coding(&ids)))
+    for component in &frame.components {
+        upsampling::check(&frame, component)?;
+    }
+    let converter = color::Converter::new(marks.coding(&ids));
+    let mut lines = vec![Vec::with_capacity(2 * width); planes.len()];
+    let mut rgb = vec![0; 3 * width * height];
+    for (y, row) in rgb.chunks_exact_mut(3 * width).enumerate() {
+        for ((component, plane), line) in frame.components.iter().zip(&planes).zip(&mut lines) {
+            upsampling::row(&frame, component, plane, y, line);
+        }
+        converter.convert(&lines, row);
+    }
+    Ok(rgb)
 }
