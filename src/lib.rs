@@ -39,6 +39,7 @@
 //! | **train** | [`AdamW`], [`AdamWConfig`], [`ParameterGroup`], [`Lora`], [`LoraConfig`], [`Fresh`], [`Schedule`] |
 //! | **generate** | [`Generator`], [`Generation`], [`GenerationOptions`], [`Sampler`], [`Sampling`] |
 //! | **text** | [`TextEmbedder`], [`TextClassifier`], [`TextGenerator`], [`TextOptions`], [`Tokenizer`], [`Message`] (feature `text`) |
+//! | **pictures** | [`pictures::ImageClassifier`], [`pictures::ZeroShotImageClassifier`], [`pictures::ImageEmbedder`], [`pictures::ImageProcessor`] (feature `media`) |
 //! | **check** | [`verify`], [`Fixture`], [`Report`] |
 //! | **errors** | [`enum@Error`], [`Result`] |
 //!
@@ -50,6 +51,7 @@
 //! | To … | use |
 //! |---|---|
 //! | compute vectors or scores for texts | [`TextEmbedder`] and [`TextClassifier`] (feature `text`) |
+//! | compute labels or vectors for images | [`pictures`] (feature `media`) |
 //! | generate text, or answer in a chat | [`TextGenerator`] (feature `text`) |
 //! | load a pretrained model, or its blocks | [`Checkpoint::open`], or [`Checkpoint::from_hub`] (feature `hub`), then [`Checkpoint::load`] |
 //! | run as fast as possible on a CPU | [`Weights::Packed`], or `pack` on a linear layer, feed-forward, attention, sublayer, block or stack |
@@ -198,14 +200,14 @@
 //!
 //! # Features and versions
 //!
-//! `hub` downloads from the Hugging Face Hub, and `text` has tokenizers and chat templates. `cuda`, `metal`, `accelerate` and `mkl` are candle's features, and `mpi` divides blocks among processes.
+//! `hub` downloads from the Hugging Face Hub, `text` has tokenizers and chat templates, and `media` decodes files of images. `cuda`, `metal`, `accelerate` and `mkl` are candle's features, and `mpi` divides blocks among processes.
 //!
 //! Use candle through [`candle_core`] and [`candle_nn`], as this crate re-exports them: a release that needs another minor
 //! version of candle is a new minor version of this crate.
 #![deny(missing_docs)]
 // Links to items of features that are off.
 #![cfg_attr(
-    not(all(feature = "hub", feature = "text")),
+    not(all(feature = "hub", feature = "text", feature = "media")),
     allow(rustdoc::broken_intra_doc_links)
 )]
 // docs.rs shows which feature an item needs. It sets this flag, and its compiler accepts it.
@@ -216,6 +218,8 @@ pub mod checkpoint;
 pub mod compat;
 pub mod generate;
 pub mod model;
+#[cfg(feature = "media")]
+pub mod pictures;
 #[cfg(feature = "text")]
 pub mod text;
 pub mod trace;
@@ -281,6 +285,7 @@ mod pages {
     struct TasksPage;
     #[doc = include_str!("../docs/generation.md")]
     struct GenerationPage;
+    #[cfg(feature = "media")]
     #[doc = include_str!("../docs/inputs.md")]
     struct InputsPage;
     #[doc = include_str!("../docs/own-block.md")]

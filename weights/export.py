@@ -39,7 +39,7 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f
 def write_all(root: Path, minilm_source: Path | None) -> None:
     """Everything that is committed; without MiniLM's checkpoint its directory stays as it is."""
     import own_module
-    from fixtures import adapters, changed_keys, default_configs, expansions, gguf_chat, gguf_files, gguf_pooling, gguf_types, gguf_words, minilm, pickles, quantized, quantized_vectors, rankings, reference, tasks, text
+    from fixtures import adapters, changed_keys, default_configs, expansions, gguf_chat, gguf_files, gguf_pooling, gguf_types, gguf_words, minilm, pickles, pictures, quantized, quantized_vectors, rankings, reference, tasks, text
 
     for name, arguments in COMMITTED.items():
         write_family(parser().parse_args([*arguments.split(), "--out", str(root / name)]))
@@ -61,6 +61,7 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
     adapters.write(root)
     own_module.write(root / "own-module")
     pickles.write(root / "pickles")
+    pictures.write(root / "pictures")
     if minilm_source:
         minilm.write(root / "minilm-block0", minilm_source)
         text.write_minilm(root / "text/minilm.safetensors", minilm_source)

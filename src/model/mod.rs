@@ -18,7 +18,6 @@
 
 mod cache;
 mod deprecated;
-mod image_scaling;
 mod input;
 mod load;
 mod output;
@@ -28,9 +27,10 @@ mod two_towers;
 mod walk;
 
 pub use cache::ModelCache;
-pub use image_scaling::ImageScaling;
 pub use input::ModelInput;
 pub use output::ModelOutput;
 pub use seq2seq::{Encoded, Seq2Seq, Seq2SeqOutput};
+#[cfg(feature = "media")]
+pub(crate) use two_towers::of_length_one;
 pub use two_towers::{TwoTowers, TwoTowersOutput};
 pub use walk::Model;

@@ -69,27 +69,32 @@ impl TwoTowers {
         vision: ModelOutput,
     ) -> Result<TwoTowersOutput> {
         let (text_embeds, image_embeds) = (of_length_one(&text)?, of_length_one(&vision)?);
-        let (texts, images) = (text_embeds.dims(), image_embeds.dims());
-        if texts[1..] != images[1..] {
-            let reason = format!(
-                "text vectors have shape {:?}, image vectors {:?}",
-                &texts[1..],
-                &images[1..]
-            );
-            return Err(Error::InvalidConfig(reason).into());
-        }
         Ok(TwoTowersOutput {
-            logits_per_image: self.similarity.forward(&image_embeds, &text_embeds)?,
+            logits_per_image: self.similarities(&image_embeds, &text_embeds)?,
             text,
             vision,
             text_embeds,
             image_embeds,
         })
     }
+
+    /// Returns the scaled cosine similarity between unit vectors of images `[images, d]` and texts `[texts, d]`,
+    /// `[images, texts]`.
+    pub(crate) fn similarities(&self, images: &Tensor, texts: &Tensor) -> Result<Tensor> {
+        if texts.dims()[1..] != images.dims()[1..] {
+            let reason = format!(
+                "text vectors have shape {:?}, image vectors {:?}",
+                &texts.dims()[1..],
+                &images.dims()[1..]
+            );
+            return Err(Error::InvalidConfig(reason).into());
+        }
+        self.similarity.forward(images, texts)
+    }
 }
 
 /// Returns the head's output, or else the pooler's, scaled to unit length.
-fn of_length_one(output: &ModelOutput) -> Result<Tensor> {
+pub(crate) fn of_length_one(output: &ModelOutput) -> Result<Tensor> {
     let vector = output.logits.as_ref().or(output.pooler_output.as_ref());
     let none =
         || Error::InvalidConfig("a tower without a pooler or head has no vector".to_string());

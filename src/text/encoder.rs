@@ -420,7 +420,7 @@ fn least<const N: usize>(limits: [Option<usize>; N]) -> Option<usize> {
 }
 
 /// Returns rows in f32 on the CPU.
-pub(super) fn host(tensor: &Tensor) -> Result<Vec<f32>> {
+pub(crate) fn host(tensor: &Tensor) -> Result<Vec<f32>> {
     let tensor = tensor.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
     Ok(tensor.flatten_all()?.to_vec1()?)
 }

@@ -37,3 +37,6 @@ pub use tasks::token_classifier::TokenClassifier;
 pub use tasks::zero_shot::{HypothesisTemplate, RankedLabels, ZeroShotClassifier};
 pub use tokenizer::truncation::TruncationStrategy;
 pub use tokenizer::{TokenizedText, Tokenizer};
+
+#[cfg(feature = "media")]
+pub(crate) use {encoder::host, options::WeightForm, scoring::ScoreFunction};

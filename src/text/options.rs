@@ -76,7 +76,7 @@ enum ScoreDefaults {
 
 /// The form of the weights.
 #[derive(Clone, Debug)]
-enum WeightForm {
+pub(crate) enum WeightForm {
     Packed(Precision),
     Plain(DType, Device),
 }
@@ -84,6 +84,25 @@ enum WeightForm {
 impl Default for WeightForm {
     fn default() -> Self {
         Self::Packed(Precision::F32)
+    }
+}
+
+impl WeightForm {
+    /// Returns the type of a model's input.
+    #[cfg(feature = "media")]
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Packed(_) => DType::F32,
+            Self::Plain(dtype, _) => *dtype,
+        }
+    }
+
+    /// Returns the form for a loader.
+    pub fn weights(&self) -> Weights<'_> {
+        match self {
+            Self::Packed(precision) => Weights::Packed(*precision),
+            Self::Plain(dtype, device) => Weights::Dense(*dtype, device),
+        }
     }
 }
 
@@ -551,10 +570,7 @@ impl TextOptions {
     }
 
     fn loader<'c>(&self, checkpoint: &'c Checkpoint) -> Loader<'c> {
-        checkpoint.load(match &self.form {
-            WeightForm::Packed(precision) => Weights::Packed(*precision),
-            WeightForm::Plain(dtype, device) => Weights::Dense(*dtype, device),
-        })
+        checkpoint.load(self.form.weights())
     }
 }
 

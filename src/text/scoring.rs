@@ -84,7 +84,7 @@ pub(super) fn best_first(scores: &[f32]) -> Vec<usize> {
 
 /// The function that converts logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum ScoreFunction {
+pub(crate) enum ScoreFunction {
     /// The same function for every logit.
     Each(Activation),
     Softmax,

@@ -303,7 +303,7 @@ impl Tokenizer {
     }
 
     /// Returns the id of the special token with this name, if there is one.
-    pub(super) fn named_id(&self, name: &str) -> Option<u32> {
+    pub(crate) fn named_id(&self, name: &str) -> Option<u32> {
         let token = self.named_tokens.get(name)?;
         self.inner.token_to_id(token)
     }
@@ -331,7 +331,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If the file names another side.
-    pub(super) fn padding_side(&self) -> Result<PaddingDirection> {
+    pub(crate) fn padding_side(&self) -> Result<PaddingDirection> {
         let config = self.config.as_ref();
         let said = config.map(|config| is_left(config, "padding_side"));
         Ok(match said.transpose()?.flatten() {

@@ -2,6 +2,7 @@
 //!
 //! Their files are compiled into this program, and name each other as in the example: by its root.
 
+#[cfg(feature = "media")]
 #[path = "../shared/images.rs"]
 mod images;
 #[path = "../shared/message.rs"]
@@ -19,6 +20,7 @@ mod arguments;
 #[path = "../../examples/fine_tune.rs"]
 mod fine_tune;
 #[allow(dead_code, reason = "its `main`")]
+#[cfg(feature = "media")]
 #[path = "../../examples/image_classification.rs"]
 mod image_classification;
 #[allow(dead_code, reason = "what only `main` asks")]
@@ -34,6 +36,7 @@ mod text;
 mod training;
 
 mod fine_tuning;
+#[cfg(feature = "media")]
 mod labels_of_images;
 mod positions_run_out;
 mod sampling;

@@ -36,7 +36,6 @@ mod encoder_decoders;
 mod fresh_two_stacks;
 mod generation;
 mod generation_configs;
-mod image_scaling;
 mod last_positions;
 mod memory;
 mod one_stack;

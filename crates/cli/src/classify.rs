@@ -9,6 +9,8 @@ use candle_blocks::text::{FunctionToApply, Scores};
 use clap::builder::TypedValueParser;
 use serde::Serialize;
 
+#[cfg(feature = "media")]
+use crate::images::{ImageTask, ScoreSettings, StepArgs};
 use crate::model::{ComputeArgs, ModelArgs, names, note_adapters};
 use crate::texts::{JsonLines, OutputFormat, PromptArgs, TextArgs, TextResults};
 use crate::zero_shot::{RankedLine, ZeroShotArgs};
@@ -18,13 +20,23 @@ use crate::{CommandOutcome, output};
 const EXAMPLES: &str = "Examples:
   candle-blocks classify --model sentiment reviews.txt --output labels.jsonl
   candle-blocks classify --model ms-marco-MiniLM-L6-v2 --pairs questions-and-answers.tsv
-  candle-blocks classify --model bart-large-mnli --labels delivery,price,quality reviews.txt";
+  candle-blocks classify --model bart-large-mnli --labels delivery,price,quality reviews.txt
+  candle-blocks classify --model clip-vit-base-patch32 --labels cat,dog --images photos/*.jpg";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     texts: TextArgs,
+    /// Classify these PNG, JPEG, GIF, BMP or WebP files instead of texts. The lines of the results have `labels` and `scores`, the
+    /// best first.
+    #[cfg(feature = "media")]
+    #[arg(long, value_name = "FILE", num_args = 1..,
+        conflicts_with_all = ["file", "max_length", "pairs", "truncation", "multi_label", "prompt", "prompt_name"])]
+    images: Vec<PathBuf>,
+    #[cfg(feature = "media")]
+    #[command(flatten)]
+    image_steps: StepArgs,
     /// Read each line as a pair of texts separated by a tab, for a cross-encoder.
     #[arg(long)]
     pairs: bool,
@@ -36,7 +48,8 @@ pub struct Args {
         value_parser = names(&["sigmoid", "softmax", "none"])
             .try_map(|name| name.parse::<FunctionToApply>()))]
     function_to_apply: Option<FunctionToApply>,
-    /// Print or write lines of JSON with the N best of the model's labels: `labels` and `scores`, the best first.
+    /// Print or write lines of JSON with the N best of the model's labels: `labels` and `scores`, the best first [default for
+    /// images: 5].
     #[arg(long, value_name = "N", conflicts_with = "labels")]
     top_k: Option<usize>,
     /// The file to write: .safetensors with `logits` and `scores` [n, labels], or .jsonl with one object per line. Without it,
@@ -62,6 +75,21 @@ struct ScoresLine<'a> {
 }
 
 pub fn classify(args: &Args) -> Result<CommandOutcome> {
+    #[cfg(feature = "media")]
+    if !args.images.is_empty() {
+        let task = ImageTask {
+            files: &args.images,
+            steps: &args.image_steps,
+            model: &args.model,
+            compute: &args.compute,
+        };
+        return task.classify(&ScoreSettings {
+            zero_shot: &args.zero_shot,
+            function_to_apply: args.function_to_apply,
+            top_k: args.top_k,
+            output: args.output.as_ref(),
+        });
+    }
     let path = args.model.path()?;
     let mut options = args.compute.text_options(&args.model, &args.texts)?;
     if let Some(truncation) = &args.truncation {

@@ -9,12 +9,13 @@ use candle_blocks::text::{Pooling, QuantizedVectors, VectorPrecision};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::{Serialize, Serializer};
 
+#[cfg(feature = "media")]
+use crate::images::{ImageTask, StepArgs};
 use crate::model::{ComputeArgs, ModelArgs, names, note_adapters};
-use crate::texts::{OutputFormat, PromptArgs, TextArgs, TextResults};
+use crate::texts::{EMBEDDINGS, OutputFormat, PromptArgs, TextArgs, TextResults};
 use crate::{CommandOutcome, output};
 
-/// Names in the output file.
-const EMBEDDINGS: &str = "embeddings";
+/// The name for ranges in an output file.
 const RANGES: &str = "ranges";
 /// The precision of vectors that are not quantized.
 const FLOAT: &str = "float32";
@@ -29,6 +30,14 @@ const EXAMPLES: &str = "Examples:
 pub struct Args {
     #[command(flatten)]
     texts: TextArgs,
+    /// Compute vectors for these PNG, JPEG, GIF, BMP or WebP files instead of texts.
+    #[cfg(feature = "media")]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["file", "max_length", "pooling", "truncate_dim",
+        "vectors", "calibration", "prompt", "prompt_name"])]
+    images: Vec<PathBuf>,
+    #[cfg(feature = "media")]
+    #[command(flatten)]
+    image_steps: StepArgs,
     /// The file to write: .safetensors with `embeddings` [n, d] (where each token has one, those of all lines, and the number
     /// of each in `lengths`), or .jsonl with one object per line, in which a vector over
     /// the vocabulary is `weights` by token.
@@ -88,6 +97,16 @@ fn in_order<S: Serializer>(pairs: &[(String, f32)], serializer: S) -> Result<S::
 }
 
 pub fn embed(args: &Args) -> Result<CommandOutcome> {
+    #[cfg(feature = "media")]
+    if !args.images.is_empty() {
+        let task = ImageTask {
+            files: &args.images,
+            steps: &args.image_steps,
+            model: &args.model,
+            compute: &args.compute,
+        };
+        return task.embed(&args.output, args.normalize == Some(true));
+    }
     let path = args.model.path()?;
     let format = OutputFormat::of(&args.output, &args.texts, &path)?;
     let precision = args.precision()?;

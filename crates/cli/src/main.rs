@@ -13,6 +13,8 @@ mod embed;
 mod fill;
 mod generate;
 mod generation_settings;
+#[cfg(feature = "media")]
+mod images;
 mod inspect;
 mod interrupt;
 mod model;

@@ -8,6 +8,8 @@ use candle_blocks::checkpoint::{
     AppliedAdapter, Conversion, FilesBeside, UsedTensor, scheme::StackPart,
 };
 use candle_blocks::device::check_dtype;
+#[cfg(feature = "media")]
+use candle_blocks::pictures::ImageOptions;
 use candle_blocks::text::TextOptions;
 use candle_blocks::trace::TraceInput;
 use candle_blocks::{Checkpoint, CheckpointOptions, Error, Precision, Strictness, trace};
@@ -351,6 +353,20 @@ impl ComputeArgs {
         if let Some(max_length) = texts.max_length {
             options = options.max_length(max_length);
         }
+        Ok(match self.form(false)? {
+            Form::Packed(precision) => options.precision(precision),
+            Form::Plain => options.device(self.dtype, &device),
+        })
+    }
+
+    /// Returns the options for loading a model that reads images.
+    #[cfg(feature = "media")]
+    pub fn image_options(&self, model: &ModelArgs) -> Result<ImageOptions> {
+        let device = self.device()?;
+        if model.source.allow_unused {
+            model.open()?; // reads headers alone, and says what is left out
+        }
+        let options = ImageOptions::default().checkpoint(model.options());
         Ok(match self.form(false)? {
             Form::Packed(precision) => options.precision(precision),
             Form::Plain => options.device(self.dtype, &device),

@@ -16,6 +16,8 @@ use serde::Serialize;
 
 use crate::{CommandOutcome, interrupt, output};
 
+/// The name for vectors in an output file.
+pub const EMBEDDINGS: &str = "embeddings";
 /// The number of texts computed between two checks for Ctrl-C.
 const AT_ONCE: usize = 256;
 
@@ -66,8 +68,8 @@ impl TextArgs {
             };
             if let Some((_, _, kind)) = NO_TEXTS.iter().find(is_at) {
                 return anyhow::anyhow!(
-                    "{name}: it is {kind}, expected a file with one text per line; for a model of images or audio, \
-                     `candle-blocks run` takes a file with pixel_values or input_features"
+                    "{name}: it is {kind}, expected a file with one text per line; `classify` and `embed` read images with \
+                     --images, and `candle-blocks run` takes a file with pixel_values or input_features"
                 );
             }
             let at = error.utf8_error().valid_up_to();
@@ -109,26 +111,8 @@ impl TextArgs {
         lines: &[T],
         mut work: impl FnMut(&[T]) -> Result<()>,
     ) -> Result<CommandOutcome> {
-        let begin = Instant::now();
-        let style = "[{wide_bar}] {pos}/{len} texts, {per_sec}, {eta} left";
-        let bar = ProgressBar::new(lines.len() as u64);
-        bar.set_style(ProgressStyle::with_template(style)?);
-        let mut n_done = 0;
-        while n_done < lines.len() && !interrupt::was_pressed() {
-            let some = &lines[n_done..lines.len().min(n_done + AT_ONCE)];
-            work(some).map_err(|error| self.located(error, n_done))?;
-            n_done += some.len();
-            bar.set_position(n_done as u64);
-        }
-        bar.finish_and_clear();
-        let seconds = begin.elapsed().as_secs_f64();
-        output::warn(format_args!(
-            "{n_done} texts in {seconds:.2} s, {:.1} texts/s",
-            n_done as f64 / seconds
-        ));
-        Ok(match n_done < lines.len() {
-            true => CommandOutcome::Interrupted,
-            false => CommandOutcome::Done,
+        in_groups("texts", AT_ONCE, lines, |n_done, some| {
+            work(some).map_err(|error| self.located(error, n_done))
         })
     }
 
@@ -142,6 +126,53 @@ impl TextArgs {
             Err(other) => other,
         }
     }
+}
+
+impl Inputs for TextArgs {
+    fn contain(&self, existing: &Path) -> bool {
+        self.path().is_some_and(|path| is_same(path, existing))
+    }
+}
+
+/// Files that a command reads.
+pub trait Inputs {
+    /// Returns true if the file at this canonical path is one.
+    fn contain(&self, existing: &Path) -> bool;
+}
+
+/// Returns true if `path` leads to the file at a canonical path.
+pub fn is_same(path: &Path, existing: &Path) -> bool {
+    path.canonicalize().is_ok_and(|path| path == existing)
+}
+
+/// Passes items to `work` in groups, each with how many came before, until all are done or Ctrl-C is pressed. Shows progress.
+pub fn in_groups<T>(
+    noun: &str,
+    at_once: usize,
+    items: &[T],
+    mut work: impl FnMut(usize, &[T]) -> Result<()>,
+) -> Result<CommandOutcome> {
+    let begin = Instant::now();
+    let style = format!("[{{wide_bar}}] {{pos}}/{{len}} {noun}, {{per_sec}}, {{eta}} left");
+    let bar = ProgressBar::new(items.len() as u64);
+    bar.set_style(ProgressStyle::with_template(&style)?);
+    let mut n_done = 0;
+    while n_done < items.len() && !interrupt::was_pressed() {
+        let some = &items[n_done..items.len().min(n_done + at_once)];
+        work(n_done, some)?;
+        n_done += some.len();
+        bar.set_position(n_done as u64);
+    }
+    bar.finish_and_clear();
+    let seconds = begin.elapsed().as_secs_f64();
+    output::warn(format_args!(
+        "{n_done} {noun} in {seconds:.2} s, {:.1} {noun}/s",
+        n_done as f64 / seconds
+    ));
+    Ok(match n_done < items.len() {
+        true => CommandOutcome::Interrupted,
+        false => CommandOutcome::Done,
+    })
 }
 
 /// The prompt before each text.
@@ -190,7 +221,7 @@ pub enum OutputFormat {
 
 impl OutputFormat {
     /// Returns the format for the extension of an output file, and checks that the file can be written and is no input.
-    pub fn of(output: &Path, texts: &TextArgs, model: &Path) -> Result<Self> {
+    pub fn of(output: &Path, inputs: &impl Inputs, model: &Path) -> Result<Self> {
         let format = match output.extension().and_then(|end| end.to_str()) {
             Some("safetensors") => Self::Safetensors,
             Some("jsonl") => Self::Jsonl,
@@ -200,9 +231,8 @@ impl OutputFormat {
             ),
         };
         output::check(output, |existing| {
-            let is = |path: &Path| path.canonicalize().is_ok_and(|path| path == existing);
             let is_inside = |folder: PathBuf| existing.starts_with(folder);
-            texts.path().is_some_and(is) || model.canonicalize().is_ok_and(is_inside)
+            inputs.contain(existing) || model.canonicalize().is_ok_and(is_inside)
         })?;
         Ok(format)
     }
@@ -275,9 +305,9 @@ pub struct JsonLines<'p, T> {
 
 impl<'p, T: Serialize> JsonLines<'p, T> {
     /// Starts without lines. Checks that the file, if one is given, can be written and is no input.
-    pub fn to(output: Option<&'p PathBuf>, texts: &TextArgs, model: &Path) -> Result<Self> {
+    pub fn to(output: Option<&'p PathBuf>, inputs: &impl Inputs, model: &Path) -> Result<Self> {
         if let Some(output) = output
-            && OutputFormat::of(output, texts, model)? != OutputFormat::Jsonl
+            && OutputFormat::of(output, inputs, model)? != OutputFormat::Jsonl
         {
             bail!(
                 "{}: --output must end in .jsonl here: the results are lines of JSON, not tensors",

@@ -14,13 +14,13 @@ use crate::{CommandOutcome, output};
 #[derive(clap::Args)]
 #[command(next_help_heading = "Your own labels")]
 pub struct ZeroShotArgs {
-    /// Score these labels, separated by commas, with a model trained on entailment (NLI). Each line of the results has `labels`
-    /// and `scores`, the best first.
+    /// Score these labels, separated by commas, with a model trained on entailment (NLI), or for images with one like CLIP. Each
+    /// line of the results has `labels` and `scores`, the best first.
     #[arg(long, value_name = "A,B,C", conflicts_with_all = ["pairs", "prompt", "prompt_name"])]
     labels: Option<String>,
-    /// The sentence about a label, with {} in its place [default: This example is {}.].
+    /// The sentence about a label, with {} in its place [default: This example is {}., or for images This is a photo of {}.].
     #[arg(long, value_name = "TEXT", requires = "labels")]
-    hypothesis_template: Option<HypothesisTemplate>,
+    pub hypothesis_template: Option<HypothesisTemplate>,
     /// Score each label alone: several may fit a text.
     #[arg(long, requires = "labels")]
     multi_label: bool,

@@ -9,6 +9,8 @@ use crate::error::{Error, Result, getters};
 use crate::model::Model;
 use crate::text::encoder::reading::TextInput;
 use crate::text::scoring::ScoreFunction;
+#[cfg(feature = "media")]
+use crate::text::scoring::best_first;
 use crate::text::{TextClassifier, TextOptions};
 
 /// Scores labels that the caller names, by a model trained on entailment: transformers' zero-shot classification
@@ -48,6 +50,16 @@ impl RankedLabels {
         let mut order: Vec<usize> = (0..labels.len()).collect();
         order.sort_by(|&a, &b| scores[a].total_cmp(&scores[b]));
         order.reverse();
+        Self::ordered(labels, scores, &order)
+    }
+
+    /// Sorts labels by their scores. The first of equal labels comes first.
+    #[cfg(feature = "media")]
+    pub(crate) fn first_of_equals(labels: &[&str], scores: &[f32]) -> Self {
+        Self::ordered(labels, scores, &best_first(scores))
+    }
+
+    fn ordered(labels: &[&str], scores: &[f32], order: &[usize]) -> Self {
         Self {
             labels: order.iter().map(|&i| labels[i].to_string()).collect(),
             scores: order.iter().map(|&i| scores[i]).collect(),

@@ -30,6 +30,8 @@ mod damage;
 mod family_file;
 mod generate;
 mod gguf;
+#[cfg(feature = "media")]
+mod images;
 mod inputs;
 mod inspect;
 mod inspect_mismatch;
