@@ -15,6 +15,7 @@ mod torch_from_safetensors;
 #[path = "../shared/weights.rs"]
 mod weights;
 
+mod answers;
 mod bits;
 mod changes;
 mod chat;
@@ -35,6 +36,7 @@ mod rankings;
 mod refused;
 mod results;
 mod sparse;
+mod static_embeddings;
 mod tasks;
 mod tokenizers;
 mod truncation;
