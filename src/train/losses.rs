@@ -217,18 +217,18 @@ pub fn matryoshka(
 /// let vectors = |rows: &Tensor| rows.matmul(&variable); // your model, with the same dropout both times
 /// let all = [vectors(&x)?.detach(), vectors(&y)?.detach()]; // in parts
 /// let cache = GradCache::new(&all, |all| multiple_negatives(&all[0], &all[1..], PairSimilarity::Cosine, 20.0))?;
-/// let mut gradients = Gradients::of(&[], &x.zeros_like()?.sum_all()?.backward()?);
+/// let mut gradients: Option<Gradients> = None;
 /// for (which, texts) in [&x, &y].into_iter().enumerate() {
 ///     for part in [0..4, 4..8] {
 ///         let again = vectors(&texts.narrow(0, part.start, part.len())?)?;
 ///         let passed = Gradients::backward(&parameters, &cache.surrogate(which, part, &again)?)?;
-///         match gradients.is_empty() {
-///             true => gradients = passed,
-///             false => gradients.accumulate(passed)?,
+///         match &mut gradients {
+///             Some(gradients) => gradients.accumulate(passed)?,
+///             None => gradients = Some(passed),
 ///         }
 ///     }
 /// }
-/// assert!(gradients.get("weight")?.is_some() && cache.loss() > 0.0);
+/// assert!(gradients.is_some() && cache.loss() > 0.0);
 /// # Ok::<(), candle_blocks::Error>(())
 /// ```
 #[derive(Clone, Debug)]
