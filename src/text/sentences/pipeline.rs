@@ -15,11 +15,15 @@ use crate::text::sentences::stages::{Feature, ModuleStep, after, width_after};
 #[derive(Clone, Debug)]
 pub(in crate::text) enum Pipeline {
     Model(Box<Sentences>),
-    Static {
-        embedding: StaticEmbedding,
-        steps: Vec<ModuleStep>,
-        width: usize,
-    },
+    Static(Box<StaticVectors>),
+}
+
+/// A table, and the modules after it.
+#[derive(Clone, Debug)]
+pub(in crate::text) struct StaticVectors {
+    embedding: StaticEmbedding,
+    steps: Vec<ModuleStep>,
+    width: usize,
 }
 
 impl Pipeline {
@@ -28,11 +32,11 @@ impl Pipeline {
     /// # Errors
     /// If a module reads vectors with another width.
     pub fn of_table(embedding: StaticEmbedding, steps: Vec<ModuleStep>) -> Result<Self> {
-        Ok(Self::Static {
+        Ok(Self::Static(Box::new(StaticVectors {
             width: width_after(&steps, embedding.n_features(), Feature::Vectors)?,
             embedding,
             steps,
-        })
+        })))
     }
 
     /// Returns the vectors for texts with a prompt, `[n, width]` in f32 on the CPU.
@@ -42,9 +46,10 @@ impl Pipeline {
     pub fn vectors(&self, texts: &[TextInput], prompt: &str) -> Result<Tensor> {
         match self {
             Self::Model(sentences) => sentences.vectors(texts, prompt),
-            Self::Static {
-                embedding, steps, ..
-            } => after(steps, embedding.vectors(texts, prompt)?, Feature::Vectors),
+            Self::Static(of) => {
+                let vectors = of.embedding.vectors(texts, prompt)?;
+                after(&of.steps, vectors, Feature::Vectors)
+            }
         }
     }
 
@@ -55,7 +60,7 @@ impl Pipeline {
     pub fn vectors_of_tokens(&self, texts: &[TextInput], prompt: &str) -> Result<Vec<Tensor>> {
         match self {
             Self::Model(sentences) => sentences.vectors_of_tokens(texts, prompt),
-            Self::Static { .. } => {
+            Self::Static(_) => {
                 let reason = "a static embedding gives one vector for each text; use `embed`";
                 Err(Error::InvalidConfig(reason.into()))
             }
@@ -66,7 +71,7 @@ impl Pipeline {
     pub fn model(&self) -> Option<&Model> {
         match self {
             Self::Model(sentences) => Some(&sentences.encoder.model),
-            Self::Static { .. } => None,
+            Self::Static(_) => None,
         }
     }
 
@@ -74,7 +79,7 @@ impl Pipeline {
     pub fn adapters(&self) -> &[AppliedAdapter] {
         match self {
             Self::Model(sentences) => &sentences.encoder.adapters,
-            Self::Static { .. } => &[],
+            Self::Static(_) => &[],
         }
     }
 
@@ -82,7 +87,7 @@ impl Pipeline {
     pub fn width(&self) -> usize {
         match self {
             Self::Model(sentences) => sentences.width(),
-            Self::Static { width, .. } => *width,
+            Self::Static(of) => of.width,
         }
     }
 
@@ -90,7 +95,7 @@ impl Pipeline {
     pub fn max_length(&self) -> Option<usize> {
         match self {
             Self::Model(sentences) => sentences.encoder.max_length(),
-            Self::Static { embedding, .. } => embedding.max_length(),
+            Self::Static(of) => of.embedding.max_length(),
         }
     }
 
@@ -98,7 +103,7 @@ impl Pipeline {
     pub fn notes(&self) -> Vec<String> {
         match self {
             Self::Model(sentences) => sentences.encoder.notes(),
-            Self::Static { .. } => Vec::new(),
+            Self::Static(_) => Vec::new(),
         }
     }
 
@@ -106,7 +111,7 @@ impl Pipeline {
     pub fn pooling(&self) -> Option<&PoolingBody> {
         match self {
             Self::Model(sentences) => sentences.pooling(),
-            Self::Static { .. } => None,
+            Self::Static(_) => None,
         }
     }
 
@@ -116,12 +121,11 @@ impl Pipeline {
             Self::Model(sentences) if sentences.is_over_vocabulary() => {
                 Some(sentences.encoder.tokenizer.inner())
             }
-            Self::Static {
-                embedding, steps, ..
-            } if embedding.usage == TableUse::Presence
-                && steps.iter().all(|step| step.stage.keeps_features()) =>
+            Self::Static(of)
+                if of.embedding.usage == TableUse::Presence
+                    && of.steps.iter().all(|step| step.stage.keeps_features()) =>
             {
-                Some(&embedding.tokenizer)
+                Some(&of.embedding.tokenizer)
             }
             _ => None,
         }
