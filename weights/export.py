@@ -1,6 +1,6 @@
 """Makes the checkpoints, fixtures and reference values that the tests compare with.
 
-    python weights/export.py all [--minilm DIR]      everything that is committed, and manifest.json
+    python weights/export.py all [--minilm DIR] [--transformers-4 DIR]   everything that is committed, and manifest.json
     python weights/export.py --check                 hashes, and that regeneration gives the same bytes
     python weights/export.py --self-test             planted faults: does each fixture see them?
     python weights/export.py changed-keys            what each change of a key in a committed checkpoint comes to, and manifest.json
@@ -36,10 +36,10 @@ DEFAULT_SEQ = 8
 WHOLE_SIZES = (2, 6)
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
 
-def write_all(root: Path, minilm_source: Path | None) -> None:
-    """Everything that is committed; without MiniLM's checkpoint its directory stays as it is."""
+def write_all(root: Path, minilm_source: Path | None, older: Path | None) -> None:
+    """Everything that is committed; without MiniLM's checkpoint its directory stays as it is, and without transformers 4.57 the answers."""
     import own_module
-    from fixtures import adapters, changed_keys, default_configs, expansions, gguf_chat, gguf_files, gguf_pooling, gguf_types, gguf_words, minilm, pickles, pictures, quantized, quantized_vectors, rankings, reference, tasks, text
+    from fixtures import adapters, answers, changed_keys, default_configs, expansions, gguf_chat, gguf_files, gguf_pooling, gguf_types, gguf_words, minilm, pickles, pictures, quantized, quantized_vectors, rankings, reference, static, tasks, text
 
     for name, arguments in COMMITTED.items():
         write_family(parser().parse_args([*arguments.split(), "--out", str(root / name)]))
@@ -48,6 +48,7 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
     reference.write(root / "reference")
     text.write(root / "text")
     tasks.write(root / "tasks")
+    static.write(root / "tasks")
     quantized_vectors.write(root / "tasks/quantized_vectors.json")
     rankings.write(root / "tasks/rankings.json", root / "text")
     expansions.write(root, root / "text/expansions")
@@ -62,6 +63,8 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
     own_module.write(root / "own-module")
     pickles.write(root / "pickles")
     pictures.write(root / "pictures")
+    if older:
+        answers.write(root / "tasks", older)
     if minilm_source:
         minilm.write(root / "minilm-block0", minilm_source)
         text.write_minilm(root / "text/minilm.safetensors", minilm_source)
@@ -134,10 +137,10 @@ def fixture_name(part: Part) -> str:
     return f"fixture.{part.name}.safetensors" if part.name else "fixture.safetensors"
 
 
-def check(minilm_source: Path | None) -> None:
+def check(minilm_source: Path | None, older: Path | None) -> None:
     """Compares the files with the manifest, and their regeneration with both."""
     with tempfile.TemporaryDirectory() as directory:
-        write_all(Path(directory), minilm_source)
+        write_all(Path(directory), minilm_source, older)
         found = manifest.differences(ROOT, Path(directory))
         made = len(manifest.generated_files(Path(directory)))
     if found:
@@ -154,10 +157,12 @@ def parser() -> argparse.ArgumentParser:
         "--self-test", type=Path, nargs="*", metavar="DIR", help="plant faults in these checkpoints, or in the committed ones"
     )
     top.add_argument("--minilm", type=Path, help="a local copy of all-MiniLM-L6-v2, for --check")
+    top.add_argument("--transformers-4", type=Path, metavar="DIR", help="a folder with transformers 4.57, for --check: fixtures/answers.py")
     commands = top.add_subparsers(dest="command")
 
     everything = commands.add_parser("all", help="everything that is committed")
     everything.add_argument("--minilm", type=Path, help="a local copy of all-MiniLM-L6-v2")
+    everything.add_argument("--transformers-4", type=Path, metavar="DIR", help="a folder with transformers 4.57: fixtures/answers.py")
 
     commands.add_parser("changed-keys", help="what transformers computes where a key of config.json is another")
     defaults = commands.add_parser("default-configs", help="the config.json that each model type of transformers writes, and the defaults of its class")
@@ -205,13 +210,13 @@ def main() -> None:
 
     args = parser().parse_args()
     if args.check:
-        check(args.minilm)
+        check(args.minilm, args.transformers_4)
     elif args.self_test is not None:
         from fixtures import self_test
 
         self_test.run(args.self_test or [ROOT / name for name in [*STACKS, "minilm-block0"]])
     elif args.command == "all":
-        write_all(ROOT, args.minilm)
+        write_all(ROOT, args.minilm, args.transformers_4)
         manifest.write(ROOT)
     elif args.command == "changed-keys":
         from fixtures import changed_keys

@@ -125,6 +125,17 @@ impl CheckpointOptions {
         strictness(strictness: Strictness) => strictness = strictness;
     }
 
+    /// Returns whether no option changes what a folder's own files say of a model.
+    pub(crate) fn is_default(&self) -> bool {
+        let is_set = [
+            self.family.is_some(),
+            self.part.is_some(),
+            self.config.is_some(),
+            !self.adapters.is_empty(),
+        ];
+        !is_set.contains(&true)
+    }
+
     /// Opens a checkpoint with two stacks as one model, unless one is selected: the decoder with its encoder, or the text
     /// tower with its vision tower. The roles of the encoder or the vision tower then begin with `encoder.` or `vision.`. If
     /// the files contain only one of the two stacks, opens that one. Has no effect on other checkpoints.

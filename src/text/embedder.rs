@@ -8,8 +8,9 @@ use candle_core::Tensor;
 use super::encoder::reading::TextInput;
 use super::prompts::Prompts;
 use super::scoring::Similarity;
-use super::sentences::Sentences;
-use super::{Pooling, TextOptions};
+use super::sentence_files::Roles;
+use super::sentences::pipeline::Pipeline;
+use super::{Pooling, TextOptions, TextRole};
 use crate::checkpoint::AppliedAdapter;
 use crate::error::{Error, Result, getters};
 use crate::model::Model;
@@ -28,9 +29,10 @@ use crate::model::Model;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TextEmbedder {
-    sentences: Sentences,
-    /// Set if queries are read in another way than documents, which `sentences` reads.
-    queries: Option<Sentences>,
+    /// The computations for different texts, at least one.
+    pipelines: Vec<Pipeline>,
+    /// The pipeline for each role.
+    roles: Roles,
     similarity: Similarity,
     prompts: Prompts,
     notes: Vec<String>,
@@ -46,55 +48,86 @@ impl TextEmbedder {
         TextOptions::default().embedder(directory)
     }
 
-    /// Makes an embedder from its parts.
+    /// Makes an embedder from its parts, at least one pipeline.
     pub(super) fn new(
-        sentences: Sentences,
+        pipelines: Vec<Pipeline>,
+        roles: Roles,
         similarity: Similarity,
         prompts: Prompts,
         mut notes: Vec<String>,
     ) -> Self {
-        notes.extend(sentences.encoder.notes());
+        for note in pipelines.iter().flat_map(Pipeline::notes) {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
         Self {
-            sentences,
-            queries: None,
+            pipelines,
+            roles,
             similarity,
             prompts,
             notes,
         }
     }
 
-    /// Makes an embedder with a vector for each token from the pipelines of queries and documents.
-    pub(super) fn each_token(
-        [queries, documents]: [Sentences; 2],
-        similarity: Similarity,
-        prompts: Prompts,
-        notes: Vec<String>,
-    ) -> Self {
-        Self {
-            queries: Some(queries),
-            ..Self::new(documents, similarity, prompts, notes)
-        }
-    }
-
     getters! {
-        /// Returns the model.
-        model(&self) -> &Model => &self.sentences.encoder.model;
-        /// Returns the adapters that are merged into its weights.
-        adapters(&self) -> &[AppliedAdapter] => &self.sentences.encoder.adapters;
-        /// Returns the length of a vector.
-        width(&self) -> usize => self.sentences.width();
-        /// Returns the number of tokens to which texts are truncated; `None` for no truncation.
-        max_length(&self) -> Option<usize> => self.sentences.encoder.max_length();
         /// Returns the model's prompts, by name.
         prompts(&self) -> &BTreeMap<String, String> => &self.prompts.by_name;
         /// Returns notes on settings in the files that vectors do not follow.
         notes(&self) -> &[String] => &self.notes;
     }
 
-    /// Returns the poolings, whose results are concatenated; none if the model's own pooler computes the vector.
+    /// Returns the model; `None` for static embeddings, which have none. If queries and documents have separate models, it
+    /// is the one for texts without a role.
+    pub fn model(&self) -> Option<&Model> {
+        self.main().model()
+    }
+
+    /// Returns the adapters that are merged into the model's weights.
+    pub fn adapters(&self) -> &[AppliedAdapter] {
+        self.main().adapters()
+    }
+
+    /// Returns the length of a vector.
+    pub fn width(&self) -> usize {
+        self.main().width()
+    }
+
+    /// Returns the number of tokens to which texts are truncated; `None` for no truncation.
+    pub fn max_length(&self) -> Option<usize> {
+        self.main().max_length()
+    }
+
+    /// Returns the poolings, whose results are concatenated; none if the model's own pooler computes the vector, or there is no
+    /// model.
     pub fn pooling(&self) -> &[Pooling] {
-        let pooling = self.sentences.pooling();
+        let pooling = self.main().pooling();
         pooling.map_or(&[], |pooling| &pooling.poolings)
+    }
+
+    /// Returns the pipeline for texts without a role, or the first.
+    fn main(&self) -> &Pipeline {
+        &self.pipelines[self.roles.unnamed.unwrap_or_default()]
+    }
+
+    /// Returns the pipeline for queries, documents, or texts without a role.
+    fn pipeline(&self, role: Option<TextRole>) -> Result<&Pipeline> {
+        let index = match role {
+            None => self.roles.unnamed,
+            Some(TextRole::Query) => self.roles.query,
+            Some(TextRole::Document) => self.roles.document,
+        };
+        let missing = || {
+            let reason = match role {
+                None => "is missing: the model's Router has no default route; say whether texts are queries or documents \
+                     (`TextEmbedder::embed_as`)".to_string(),
+                Some(role) => format!("is {role}, for which the model's Router has no route"),
+            };
+            Error::input("task", reason)
+        };
+        index
+            .map(|index| &self.pipelines[index])
+            .ok_or_else(missing)
     }
 
     /// Returns a vector for each token of documents, `[n_tokens, width]` in f32 on the CPU, in their order: for a model such as
@@ -104,7 +137,7 @@ impl TextEmbedder {
     /// # Errors
     /// The errors of [`Self::embed`].
     pub fn token_vectors<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Tensor>> {
-        self.vectors_of_tokens(&self.sentences, texts, "document")
+        self.vectors_of_tokens(TextRole::Document, texts)
     }
 
     /// Returns a vector for each token of queries, like [`Self::token_vectors`]. Short queries are filled with the tokens that
@@ -113,22 +146,18 @@ impl TextEmbedder {
     /// # Errors
     /// The errors of [`Self::token_vectors`].
     pub fn query_token_vectors<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Tensor>> {
-        let queries = self.queries.as_ref().unwrap_or(&self.sentences);
-        self.vectors_of_tokens(queries, texts, "query")
+        self.vectors_of_tokens(TextRole::Query, texts)
     }
 
-    fn vectors_of_tokens<T: AsRef<str>>(
-        &self,
-        sentences: &Sentences,
-        texts: &[T],
-        role: &str,
-    ) -> Result<Vec<Tensor>> {
-        let prompt = match &self.queries {
-            Some(_) => self.prompt(role)?,
-            None => self.prompts.default_prompt()?,
+    fn vectors_of_tokens<T: AsRef<str>>(&self, role: TextRole, texts: &[T]) -> Result<Vec<Tensor>> {
+        let has_roles = self.roles.query != self.roles.document;
+        let prompt = match has_roles {
+            true => self.prompt(role.name())?,
+            false => self.prompts.default_prompt()?,
         };
         let texts = texts.iter().map(|text| TextInput::One(text.as_ref()));
-        sentences.vectors_of_tokens(&texts.collect::<Vec<_>>(), prompt)
+        self.pipeline(Some(role))?
+            .vectors_of_tokens(&texts.collect::<Vec<_>>(), prompt)
     }
 
     /// Returns the similarity of a query and a document by their tokens' vectors: for each of the query's, the largest dot
@@ -155,61 +184,56 @@ impl TextEmbedder {
         self.similarity.of_vectors(queries, documents)
     }
 
-    /// Returns a query's similarity with each document, as [`TextRanker`](crate::text::TextRanker) says.
-    pub(super) fn scores<T: AsRef<str>>(
-        &self,
-        query: &str,
-        prompt: Option<&str>,
-        documents: &[T],
-    ) -> Result<Vec<f32>> {
+    /// Returns a query's vector, `[1, width]`, or its tokens' vectors.
+    pub(super) fn of_query(&self, query: &str, prompt: Option<&str>) -> Result<Tensor> {
         // The index of an error is a document's.
         let of_query = |error| match error {
             Error::Text { reason, .. } => Error::input("query", reason),
             other => other,
         };
+        if self.pooling() != [Pooling::EachToken] {
+            let vector = self.embed_role(TextRole::Query, &[query], prompt);
+            return vector.map_err(of_query);
+        }
+        if prompt.is_some() {
+            let reason = "goes with no vector for each token, whose files name it; leave it out";
+            return Err(Error::input("prompt", reason));
+        }
+        let vectors = self.query_token_vectors(&[query]).map_err(of_query)?;
+        Ok(Tensor::cat(&vectors, 0)?)
+    }
+
+    /// Returns each document's similarity with a query, given its vectors by [`Self::of_query`].
+    pub(super) fn scores<T: AsRef<str>>(
+        &self,
+        query: &Tensor,
+        documents: &[T],
+    ) -> Result<Vec<f32>> {
         if self.pooling() == [Pooling::EachToken] {
-            if prompt.is_some() {
-                let reason =
-                    "goes with no vector for each token, whose files name it; leave it out";
-                return Err(Error::input("prompt", reason));
-            }
-            let query = self.query_token_vectors(&[query]).map_err(of_query)?;
             let documents = self.token_vectors(documents)?;
+            let documents = documents.iter();
             return documents
-                .iter()
-                .map(|document| self.max_sim(&query[0], document))
+                .map(|document| self.max_sim(query, document))
                 .collect();
         }
-        let of_role = |names: &[&str]| {
-            let mut known = names.iter().filter_map(|&name| self.prompt(name).ok());
-            known
-                .next()
-                .map_or_else(|| self.prompts.default_prompt(), Ok)
-        };
-        let prompt = prompt.map_or_else(|| of_role(&["query"]), Ok)?;
-        let query = self.embed_prompted(&[query], prompt).map_err(of_query)?;
-        // As `encode_document` looks for them.
-        let prompt = of_role(&["document", "passage", "corpus"])?;
-        let documents = self.embed_prompted(documents, prompt)?;
-        let similarity = self.similarity(&query, &documents)?;
+        let documents = self.embed_role(TextRole::Document, documents, None)?;
+        let similarity = self.similarity(query, &documents)?;
         Ok(similarity.flatten_all()?.to_vec1()?)
     }
 
     /// Returns the tokens that a vector weighs, with their weights, the largest first: for a model whose vectors have one
     /// feature for each token of the vocabulary, such as SPLADE, and for [`Pooling::Lexical`]. `None` for other models.
     pub fn weighted_tokens(&self, vector: &[f32]) -> Option<Vec<(String, f32)>> {
-        let tokenizer = &self.sentences.encoder.tokenizer;
+        let tokenizer = self.main().vocabulary()?;
         let name = |id: usize| {
-            let token = tokenizer.inner().id_to_token(id as u32);
+            let token = tokenizer.id_to_token(id as u32);
             token.unwrap_or_else(|| id.to_string())
         };
-        self.sentences.is_over_vocabulary().then(|| {
-            let weights = vector.iter().copied().enumerate();
-            let mut weights: Vec<_> = weights.filter(|(_, weight)| *weight != 0.0).collect();
-            weights.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-            let named = weights.into_iter().map(|(id, weight)| (name(id), weight));
-            named.collect()
-        })
+        let weights = vector.iter().copied().enumerate();
+        let mut weights: Vec<_> = weights.filter(|(_, weight)| *weight != 0.0).collect();
+        weights.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        let named = weights.into_iter().map(|(id, weight)| (name(id), weight));
+        Some(named.collect())
     }
 
     /// Returns the prompt with this name, for [`Self::embed_prompted`].
@@ -235,7 +259,56 @@ impl TextEmbedder {
     /// # Errors
     /// The errors of [`Self::embed`].
     pub fn embed_prompted<T: AsRef<str>>(&self, texts: &[T], prompt: &str) -> Result<Tensor> {
+        self.vectors(None, texts, prompt)
+    }
+
+    /// Returns vectors for queries or documents, like [`Self::embed`]: sentence-transformers' `encode_query` and
+    /// `encode_document`. If the model has a prompt "query", it precedes queries; "document", or else "passage" or "corpus",
+    /// precedes documents, and otherwise the default prompt. A `Router` reads both by separate models.
+    ///
+    /// # Errors
+    /// The errors of [`Self::embed`]; also [`Error::InvalidInput`](crate::Error::InvalidInput) if a `Router` has no route for these
+    /// texts.
+    pub fn embed_as<T: AsRef<str>>(&self, role: TextRole, texts: &[T]) -> Result<Tensor> {
+        self.embed_role(role, texts, None)
+    }
+
+    /// Like [`Self::embed_as`], with `prompt` before every text.
+    ///
+    /// # Errors
+    /// The errors of [`Self::embed_as`].
+    pub fn embed_as_prompted<T: AsRef<str>>(
+        &self,
+        role: TextRole,
+        texts: &[T],
+        prompt: &str,
+    ) -> Result<Tensor> {
+        self.embed_role(role, texts, Some(prompt))
+    }
+
+    fn embed_role<T: AsRef<str>>(
+        &self,
+        role: TextRole,
+        texts: &[T],
+        prompt: Option<&str>,
+    ) -> Result<Tensor> {
+        let names = role.prompt_names().iter();
+        let mut known = names.filter_map(|name| self.prompt(name).ok());
+        let prompt = match prompt.or_else(|| known.next()) {
+            Some(prompt) => prompt,
+            None => self.prompts.default_prompt()?,
+        };
+        self.vectors(Some(role), texts, prompt)
+    }
+
+    fn vectors<T: AsRef<str>>(
+        &self,
+        role: Option<TextRole>,
+        texts: &[T],
+        prompt: &str,
+    ) -> Result<Tensor> {
         let texts = texts.iter().map(|text| TextInput::One(text.as_ref()));
-        self.sentences.vectors(&texts.collect::<Vec<_>>(), prompt)
+        self.pipeline(role)?
+            .vectors(&texts.collect::<Vec<_>>(), prompt)
     }
 }

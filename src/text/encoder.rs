@@ -248,6 +248,20 @@ impl Encoder {
         Ok(encoded)
     }
 
+    /// Checks that the model can read parts of texts, like [`Self::check`]; `owners` has the index of each part's text.
+    ///
+    /// # Errors
+    /// The errors of [`Self::check`], with the index of a text.
+    pub fn check_parts(&self, encoded: &[TokenizedText], owners: &[usize]) -> Result<()> {
+        self.check(encoded).map_err(|error| match error {
+            Error::Text { index, reason } => Error::Text {
+                index: owners[index],
+                reason,
+            },
+            other => other,
+        })
+    }
+
     /// Checks that the model can read tokenized texts.
     ///
     /// # Errors

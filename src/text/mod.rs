@@ -2,8 +2,8 @@
 //!
 //! A [`TextEmbedder`] computes vectors for texts, as sentence-transformers does. A [`TextClassifier`] returns scores for
 //! labels, given texts or pairs, and a [`ZeroShotClassifier`] for labels that the caller names. A [`TextRanker`] ranks texts for
-//! a query. A [`TokenClassifier`] finds entities, and a [`MaskFiller`] tokens for gaps. A [`TextGenerator`] continues texts,
-//! and conversations that a [`ChatTemplate`] writes. All of them read texts with a [`Tokenizer`].
+//! a query. A [`TokenClassifier`] finds entities, a [`MaskFiller`] tokens for gaps, and a [`QuestionAnswerer`] answers in texts. A
+//! [`TextGenerator`] continues texts, and conversations that a [`ChatTemplate`] writes. All of them read texts with a [`Tokenizer`].
 
 mod chat;
 mod classifier;
@@ -27,12 +27,15 @@ pub use classifier::{Scores, TextClassifier};
 pub use embedder::TextEmbedder;
 pub use generator::{Prompt, TextGeneration, TextGenerator};
 pub use options::TextOptions;
+pub use prompts::TextRole;
 pub use scoring::FunctionToApply;
 pub use sentences::pooling::Pooling;
 pub use sentences::vector_precision::{QuantizedVectors, VectorPrecision};
+pub use tasks::answers::{Answer, AnswerOptions};
 pub use tasks::entities::{Aggregation, Entity};
 pub use tasks::mask_filler::{Filling, MaskFiller};
-pub use tasks::ranker::{RankedText, TextRanker};
+pub use tasks::question_answerer::QuestionAnswerer;
+pub use tasks::ranker::{RankedText, RankerQuery, TextRanker};
 pub use tasks::token_classifier::TokenClassifier;
 pub use tasks::zero_shot::{HypothesisTemplate, RankedLabels, ZeroShotClassifier};
 pub use tokenizer::truncation::TruncationStrategy;

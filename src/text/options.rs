@@ -9,13 +9,16 @@ use super::encoder::Encoder;
 use super::prompts::Prompts;
 use super::scoring::{ScoreFunction, Similarity};
 use super::sentence_files::{
-    EachToken, Kind, PoolingBody, ResultBody, SentenceFiles, TokenFeatures, heads, torch_class,
+    EachToken, Kind, PoolingBody, ResultBody, Roles, RouteFiles, SentenceFiles, TokenFeatures,
+    heads, static_files, torch_class,
 };
+use super::sentences::pipeline::Pipeline;
+use super::sentences::static_embedding::{StaticEmbedding, TableUse};
 use super::sentences::{Sentences, VectorSource};
 use super::tasks::ranker::{Judge, TextRanker};
 use super::{
-    FunctionToApply, MaskFiller, Pooling, TextClassifier, TextEmbedder, TextGenerator,
-    TokenClassifier, TruncationStrategy, ZeroShotClassifier,
+    FunctionToApply, MaskFiller, Pooling, QuestionAnswerer, TextClassifier, TextEmbedder,
+    TextGenerator, TokenClassifier, TruncationStrategy, ZeroShotClassifier,
 };
 use crate::config::{Activation, HeadTask, Precision};
 use crate::error::{Error, Result, setters};
@@ -138,7 +141,8 @@ impl TextOptions {
     }
 
     /// Opens an embedder: a directory with `modules.json`, or a plain encoder with the pooling set by the caller. For T5 and
-    /// other models with two stacks whose encoder sentence-transformers uses, opens the encoder.
+    /// other models with two stacks whose encoder sentence-transformers uses, opens the encoder. Static embeddings
+    /// (sentence-transformers, model2vec) have no model, but a table with a vector for each token.
     ///
     /// # Errors
     /// If there is no `modules.json` and no pooling is set, a file is missing or malformed, a module, pooling, activation or
@@ -146,6 +150,18 @@ impl TextOptions {
     pub fn embedder(self, path: impl AsRef<Path>) -> Result<TextEmbedder> {
         let path = path.as_ref();
         let folder = Folder::of(path, &self.checkpoint)?;
+        if folder.is_model2vec {
+            let table = static_files::model2vec(folder.directory, self.max_length)?;
+            let pipeline = self.static_pipeline(table.0, table.1)?;
+            let files = SentenceFiles::without(folder.directory);
+            return Ok(TextEmbedder::new(
+                vec![pipeline],
+                Roles::ONE,
+                files.similarity,
+                files.prompts,
+                files.notes,
+            ));
+        }
         let mut files = match &folder.kind {
             Some(other @ (Kind::CrossEncoder | Kind::Other(_))) => {
                 return Err(folder.of_another_kind(other));
@@ -153,63 +169,132 @@ impl TextOptions {
             Some(kind) => SentenceFiles::open(folder.directory, kind)?,
             None => folder.without_files(),
         };
-        self.shorten(&mut files.reading);
         files.notes.extend(folder.unread_head());
+        let similarity = match self.pooling[..] {
+            [Pooling::Lexical] => Similarity::Dot,
+            [Pooling::EachToken] => Similarity::MeanMaxSim,
+            _ => files.similarity,
+        };
+        let mut roles = files.roles;
+        let mut pipelines = Vec::new();
+        for route in std::mem::take(&mut files.routes) {
+            let made = self.pipelines(path, &folder, route, &mut files.notes)?;
+            if made.len() == 2 {
+                roles = Roles::EACH_TOKEN;
+            }
+            pipelines.extend(made);
+        }
+        Ok(TextEmbedder::new(
+            pipelines,
+            roles,
+            similarity,
+            files.prompts,
+            files.notes,
+        ))
+    }
+
+    /// Makes a route's pipeline; for a model with a vector for each token, one for queries and one for documents.
+    fn pipelines(
+        &self,
+        path: &Path,
+        folder: &Folder,
+        route: RouteFiles,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<Pipeline>> {
+        let RouteFiles {
+            model,
+            mut reading,
+            body,
+        } = route;
+        if let ResultBody::Static(usage, steps) = body {
+            let mut embedding = match usage {
+                TableUse::Mean => static_files::open(&model)?,
+                TableUse::Presence => static_files::sparse(&model)?,
+            };
+            if self.max_length.is_some() {
+                embedding.truncate(self.max_length)?;
+            }
+            return Ok(vec![self.static_pipeline(embedding, steps)?]);
+        }
+        self.shorten(&mut reading);
         let options = self.checkpoint.clone().encoder_of(ENCODERS);
-        let checkpoint = options.open(folder.model(path, &files.model))?;
-        files.notes.extend(self.notes(&checkpoint));
-        if let ResultBody::EachToken(each) = files.body {
-            let role_prompts = self.each_token(each, files.reading, &checkpoint)?;
-            return Ok(TextEmbedder::each_token(
-                role_prompts,
-                files.similarity,
-                files.prompts,
-                files.notes,
-            ));
+        let checkpoint = options.open(folder.model(path, &model))?;
+        notes.extend(self.notes(&checkpoint));
+        if let ResultBody::EachToken(each) = body {
+            let both = self.each_token(each, reading, &checkpoint)?;
+            return Ok(both.map(|one| Pipeline::Model(Box::new(one))).into());
         }
-        let (source, mut steps) = self.source(&folder, files.body, &checkpoint)?;
-        if let Some(truncate_dim) = self.truncate_dim {
-            let is_pooled = !matches!(&source, VectorSource::Pooling(body)
-                if body.reads == TokenFeatures::Logits || body.poolings.iter().any(|kind| Pooling::OF_HEADS.contains(kind)));
-            if truncate_dim == 0 || !is_pooled {
-                let reason = format!(
-                    "found {truncate_dim}, expected a number of features above 0, for a model with one vector of its hidden \
-                     states for each text"
-                );
-                return Err(Error::input("truncate_dim", reason));
-            }
-            steps.retain(|step| !matches!(step.stage, VectorMap::Truncate(_)));
-            steps.push(ModuleStep::of_vectors(VectorMap::Truncate(truncate_dim)));
+        let (source, mut steps) = self.source(folder, body, &checkpoint)?;
+        let is_pooled = !matches!(&source, VectorSource::Pooling(body)
+            if body.reads == TokenFeatures::Logits || body.poolings.iter().any(|kind| Pooling::OF_HEADS.contains(kind)));
+        if self.truncate_dim.is_some() && !is_pooled {
+            let reason = "goes with a model that has one vector of its hidden states for each text; leave it out";
+            return Err(Error::input("truncate_dim", reason));
         }
-        if let Some(normalize) = self.normalize {
-            if let VectorSource::Pooling(body) = &source
-                && body.poolings == [Pooling::EachToken]
-            {
-                let reason = "vectors of tokens always have length 1; leave it out";
-                return Err(Error::input("normalize", reason));
-            }
-            steps.retain(|step| !matches!(step.stage, VectorMap::Normalize));
-            steps.extend(normalize.then_some(ModuleStep::of_vectors(VectorMap::Normalize)));
+        if let (Some(_), VectorSource::Pooling(body)) = (self.normalize, &source)
+            && body.poolings == [Pooling::EachToken]
+        {
+            let reason = "vectors of tokens always have length 1; leave it out";
+            return Err(Error::input("normalize", reason));
         }
+        self.end_vectors(&mut steps)?;
         let model = match &source {
             VectorSource::Pooling(pooling) if pooling.reads == TokenFeatures::Hidden => {
                 self.loader(&checkpoint).base_model()
             }
             _ => self.loader(&checkpoint).model(),
         }?;
-        let encoder = Encoder::new(model, &checkpoint, files.reading)?;
-        let similarity = match self.pooling[..] {
-            [Pooling::Lexical] => Similarity::Dot,
-            [Pooling::EachToken] => Similarity::MeanMaxSim,
-            _ => files.similarity,
-        };
+        let encoder = Encoder::new(model, &checkpoint, reading)?;
         let sentences = Sentences::new(encoder, source, steps, Feature::Vectors)?;
-        Ok(TextEmbedder::new(
-            sentences,
-            similarity,
-            files.prompts,
-            files.notes,
-        ))
+        Ok(vec![Pipeline::Model(Box::new(sentences))])
+    }
+
+    /// Makes a table's pipeline, which needs no model.
+    fn static_pipeline(
+        &self,
+        embedding: StaticEmbedding,
+        mut steps: Vec<ModuleStep>,
+    ) -> Result<Pipeline> {
+        let is_default = match &self.form {
+            WeightForm::Packed(precision) => *precision == Precision::F32,
+            WeightForm::Plain(dtype, device) => *dtype == DType::F32 && device.is_cpu(),
+        };
+        let set = [
+            ("pooling", !self.pooling.is_empty()),
+            ("precision or device", !is_default),
+            ("checkpoint", !self.checkpoint.is_default()),
+        ];
+        if let Some((name, _)) = set.into_iter().find(|(_, is_set)| *is_set) {
+            return Err(without_effect(
+                name,
+                "a static embedding, which has no model",
+            ));
+        }
+        if self.truncate_dim.is_some() && embedding.usage == TableUse::Presence {
+            return Err(without_effect(
+                "truncate_dim",
+                "vectors over the vocabulary",
+            ));
+        }
+        self.end_vectors(&mut steps)?;
+        Pipeline::of_table(embedding, steps)
+    }
+
+    /// Overrides how the files truncate and normalize vectors.
+    fn end_vectors(&self, steps: &mut Vec<ModuleStep>) -> Result<()> {
+        if let Some(truncate_dim) = self.truncate_dim {
+            if truncate_dim == 0 {
+                let reason = "found 0, expected a number of features above 0";
+                return Err(Error::input("truncate_dim", reason));
+            }
+            steps.retain(|step| !matches!(step.stage, VectorMap::Truncate(_)));
+            steps.push(ModuleStep::of_vectors(VectorMap::Truncate(truncate_dim)));
+        }
+        if let Some(normalize) = self.normalize {
+            steps.retain(|step| !matches!(step.stage, VectorMap::Normalize));
+            steps.extend(normalize.then_some(ModuleStep::of_vectors(VectorMap::Normalize)));
+        }
+        Ok(())
     }
 
     /// Opens a ranker: a cross-encoder, which is a classifier with one label, or an embedder. Without a `modules.json`, a
@@ -223,7 +308,7 @@ impl TextOptions {
         let folder = Folder::of(path, &self.checkpoint)?;
         let reads_pairs = match &folder.kind {
             Some(kind) => *kind == Kind::CrossEncoder,
-            None if !self.pooling.is_empty() => false,
+            None if folder.is_model2vec || !self.pooling.is_empty() => false,
             None => {
                 let checkpoint = self.checkpoint.clone().whole().open(path)?;
                 let head = checkpoint.model_config()?.head.as_ref();
@@ -268,35 +353,31 @@ impl TextOptions {
             true => SentenceFiles::open(folder.directory, &Kind::CrossEncoder)?,
             false => folder.without_files(),
         };
-        self.shorten(&mut files.reading);
+        let mut route = files.first_route(folder.directory);
+        self.shorten(&mut route.reading);
         let checkpoint = self
             .checkpoint
             .clone()
             .whole()
-            .open(folder.model(path, &files.model))?;
+            .open(folder.model(path, &route.model))?;
         files.notes.extend(self.notes(&checkpoint));
-        let (head, labels) = match files.body {
+        let reading = route.reading;
+        let (head, labels) = match route.body {
             ResultBody::Pooling(mut pooling) if is_cross_encoder => {
                 let steps = std::mem::take(&mut pooling.steps);
                 let model = self.loader(&checkpoint).base_model()?;
-                let encoder = Encoder::new(model, &checkpoint, files.reading)?;
+                let encoder = Encoder::new(model, &checkpoint, reading)?;
                 let source = VectorSource::Pooling(pooling);
                 modules(encoder, source, steps)?
             }
             ResultBody::Pooler(steps) => {
-                let encoder = Encoder::new(
-                    self.loader(&checkpoint).model()?,
-                    &checkpoint,
-                    files.reading,
-                )?;
+                let encoder =
+                    Encoder::new(self.loader(&checkpoint).model()?, &checkpoint, reading)?;
                 modules(encoder, VectorSource::Pooler, steps)?
             }
             ResultBody::NextToken { yes, no } => {
-                let encoder = Encoder::new(
-                    self.loader(&checkpoint).model()?,
-                    &checkpoint,
-                    files.reading,
-                )?;
+                let encoder =
+                    Encoder::new(self.loader(&checkpoint).model()?, &checkpoint, reading)?;
                 let n_tokens = encoder.n_tokens()?;
                 if let Some(id) = [Some(yes), no]
                     .into_iter()
@@ -310,9 +391,12 @@ impl TextOptions {
                 }
                 (Head::NextToken { encoder, yes, no }, vec![label(0)])
             }
-            ResultBody::Classifier | ResultBody::Pooling(_) | ResultBody::EachToken(_) => {
+            ResultBody::Classifier
+            | ResultBody::Pooling(_)
+            | ResultBody::Static(..)
+            | ResultBody::EachToken(_) => {
                 let task = HeadTask::SequenceClassification;
-                let encoder = self.with_head(&folder, &checkpoint, files.reading, task)?;
+                let encoder = self.with_head(&folder, &checkpoint, reading, task)?;
                 (Head::Own(encoder), checkpoint.labels()?)
             }
         };
@@ -380,6 +464,24 @@ impl TextOptions {
         let task = HeadTask::TokenClassification;
         let (checkpoint, encoder, notes) = self.for_task(path.as_ref(), task, reading)?;
         Ok(TokenClassifier::new(encoder, checkpoint.labels()?, notes))
+    }
+
+    /// Opens a model that answers questions from texts. [`Self::max_length`] is how many tokens a window has, for the question
+    /// and a part of the context. By default, it is the tokenizer's limit, but at most 384.
+    ///
+    /// # Errors
+    /// If the checkpoint has no question answering head, the tokenizer's class is written in Python or belongs to another model,
+    /// a file is missing or malformed, or an option is set that vectors or other pairs alone have.
+    pub fn question_answerer(mut self, path: impl AsRef<Path>) -> Result<QuestionAnswerer> {
+        self.refuse_of_pairs("answers, whose contexts are divided")?;
+        let max_length = self.max_length.take();
+        let reading = TextReading {
+            limit: LengthLimit::Unlimited,
+            ..TextReading::default()
+        };
+        let task = HeadTask::QuestionAnswering;
+        let (_, encoder, notes) = self.for_task(path.as_ref(), task, reading)?;
+        QuestionAnswerer::new(encoder, max_length, notes)
     }
 
     /// Opens a masked language model, which fills gaps.

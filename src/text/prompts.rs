@@ -1,8 +1,62 @@
 //! A model's prompts: texts that precede the input.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use crate::error::{Error, Result};
+
+/// The texts' role in a search: sentence-transformers' `task`.
+///
+/// Pass it to [`TextEmbedder::embed_as`](crate::text::TextEmbedder::embed_as).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextRole {
+    /// A text for which others are searched.
+    Query,
+    /// A text that is found.
+    Document,
+}
+
+impl TextRole {
+    /// Returns the name in sentence-transformers.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Query => "query",
+            Self::Document => "document",
+        }
+    }
+
+    /// Returns names for the prompt before such texts; the first that a model has counts.
+    pub(super) fn prompt_names(self) -> &'static [&'static str] {
+        match self {
+            Self::Query => &["query"],
+            Self::Document => &["document", "passage", "corpus"], // as `encode_document` looks for them
+        }
+    }
+}
+
+impl fmt::Display for TextRole {
+    /// Writes sentence-transformers' name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for TextRole {
+    type Err = Error;
+
+    /// Reads sentence-transformers' name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`] if it is not one.
+    fn from_str(name: &str) -> Result<Self> {
+        let mut all = [Self::Query, Self::Document].into_iter();
+        all.find(|role| role.name() == name).ok_or_else(|| {
+            let reason = format!("{name:?} is unknown; expected query or document");
+            Error::input("task", reason)
+        })
+    }
+}
 
 /// The prompts that a model's files name.
 #[derive(Clone, Debug, Default)]

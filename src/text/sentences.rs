@@ -1,8 +1,10 @@
 //! Computes vectors for texts: a model, a pooling, and the modules after it.
 
 pub(crate) mod expansion;
+pub(in crate::text) mod pipeline;
 pub(crate) mod pooling;
 pub(crate) mod stages;
+pub(in crate::text) mod static_embedding;
 pub(crate) mod vector_precision;
 
 use candle_core::{DType, Device, Tensor};
@@ -13,7 +15,7 @@ use super::sentence_files::{PoolingBody, TokenFeatures};
 use super::{Pooling, TokenizedText};
 use crate::error::{Error, Result};
 use crate::model::ModelOutput;
-use crate::text::sentences::stages::{Feature, ModuleStep, VectorMap};
+use crate::text::sentences::stages::{Feature, ModuleStep, VectorMap, after, width_after};
 
 /// A model whose output becomes one vector for each text.
 #[derive(Clone, Debug)]
@@ -66,12 +68,7 @@ impl Sentences {
                 width = pooler.output.as_ref().map_or(width, |output| output.n_out);
             }
         }
-        let mut widths = [Some(width), None];
-        for step in &steps {
-            let width = widths[place(step.from)].map(|width| step.stage.width(width));
-            widths[place(step.to)] = width.transpose()?;
-        }
-        let width = widths[place(result)].unwrap_or_default();
+        let width = width_after(&steps, width, result)?;
         Ok(Self {
             encoder,
             source,
@@ -136,15 +133,7 @@ impl Sentences {
             }
             VectorSource::Pooling(pooling) => self.pooled(pooling, texts, prompt),
         }?;
-        let mut features = [Some(vectors), None];
-        for step in &self.steps {
-            let output = features[place(step.from)]
-                .as_ref()
-                .map(|x| step.stage.forward(x));
-            features[place(step.to)] = output.transpose()?;
-        }
-        let missing = || Error::InvalidConfig(format!("no module returns {}", self.result));
-        features[place(self.result)].take().ok_or_else(missing)
+        after(&self.steps, vectors, self.result)
     }
 
     /// Returns the vectors of each text's tokens, `[n_tokens, width]` in f32 on the CPU.
@@ -284,9 +273,4 @@ fn of_tokens(pooling: &PoolingBody, output: &ModelOutput) -> Result<Vec<f32>> {
         hidden = stage.forward(&hidden)?;
     }
     host(&hidden)
-}
-
-/// Returns the index of a text's feature, one of two.
-fn place(feature: Feature) -> usize {
-    usize::from(feature == Feature::Scores)
 }

@@ -6,6 +6,7 @@ pub(crate) mod pieces;
 pub(crate) mod token_text;
 pub(crate) mod token_types;
 pub(crate) mod truncation;
+pub(in crate::text) mod windows;
 
 pub(crate) mod decoding;
 mod encoding;
@@ -32,7 +33,7 @@ use candle_blocks_files::gguf::is_gguf;
 use candle_blocks_files::python_json;
 
 /// The size limit: ten times the largest published file (Gemma's).
-const MAX_BYTES: u64 = 400_000_000;
+pub(super) const MAX_BYTES: u64 = 400_000_000;
 
 /// A checkpoint's `tokenizer.json`, and the settings in `tokenizer_config.json` beside it.
 ///
@@ -58,6 +59,8 @@ pub struct Tokenizer {
     limit: Option<TokenLimit>,
     /// The tokenizer without truncation, once a text has needed it.
     whole: OnceLock<Box<tokenizers::Tokenizer>>,
+    /// The tokenizer without truncation or a post-processor, once a text has windows.
+    bare: OnceLock<Box<tokenizers::Tokenizer>>,
     sides: Sides,
     decoding: Decoding,
     /// A token that texts must not contain.
@@ -227,6 +230,7 @@ impl Tokenizer {
             path,
             limit: None,
             whole: OnceLock::new(),
+            bare: OnceLock::new(),
         })
     }
 
@@ -265,6 +269,7 @@ impl Tokenizer {
             path: gguf.path,
             limit: None,
             whole: OnceLock::new(),
+            bare: OnceLock::new(),
         })
     }
 

@@ -39,6 +39,7 @@
 mod adamw;
 mod fresh;
 mod gradients;
+pub mod losses;
 mod lora;
 mod parameters;
 mod peft;

@@ -240,10 +240,9 @@ fn modules_that_are_not_supported_are_refused_by_their_classes() {
         "CNN",
         "BoW",
         "WordWeights",
-        "StaticEmbedding",
-        "Router",
         "SpladePooling",
         "LogitScore",
+        "SparseStaticEmbedding",
     ] {
         for place in [0, 2] {
             let folder = changed("joined", |folder| {

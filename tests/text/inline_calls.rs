@@ -13,7 +13,7 @@ use std::path::Path;
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::TensorParallel;
 use candle_blocks::checkpoint::scheme::Family;
-use candle_blocks::text::{Conversation, Pooling};
+use candle_blocks::text::{Conversation, MaskFiller, Pooling, TextRanker, TokenClassifier};
 use candle_blocks::train::Gradients;
 use candle_blocks::{
     Architecture, BlockConfig, Checkpoint, CheckpointOptions, ForwardContext, Fresh, Lora,
@@ -51,6 +51,21 @@ fn embeddings(
     let _ = TextOptions::default().pooling([Pooling::Lexical]);
     embedder.token_vectors(&texts)?;
     embedder.max_sim(&query, &document)?;
+    Ok(())
+}
+
+fn tasks(
+    classifier: TokenClassifier,
+    filler: MaskFiller,
+    ranker: TextRanker,
+    text: &str,
+    documents: [&str; 1],
+    n: usize,
+) -> Result<()> {
+    classifier.with_stride(n);
+    filler.with_targets(&["capital", "heart"])?;
+    let query = ranker.query(text)?;
+    ranker.scores_of(&query, &documents)?;
     Ok(())
 }
 

@@ -12,9 +12,13 @@ mod reference;
 mod torch_file;
 #[path = "../shared/torch_from_safetensors.rs"]
 mod torch_from_safetensors;
+#[allow(dead_code, reason = "its `main`")]
+#[path = "../../examples/semantic_search.rs"]
+mod semantic_search;
 #[path = "../shared/weights.rs"]
 mod weights;
 
+mod answers;
 mod bits;
 mod changes;
 mod chat;
@@ -34,7 +38,9 @@ mod python_tokenizers;
 mod rankings;
 mod refused;
 mod results;
+mod searching;
 mod sparse;
+mod static_embeddings;
 mod tasks;
 mod tokenizers;
 mod truncation;

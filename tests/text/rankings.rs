@@ -80,6 +80,42 @@ fn rankings_are_those_of_sentence_transformers_for_every_kind_of_model() {
     }
 }
 
+/// The options have the effect of the files' settings.
+#[test]
+fn vectors_are_truncated_for_a_ranking_by_an_option_too() {
+    if !is_present("tasks") {
+        return;
+    }
+    let text = fs::read_to_string(weights("tasks/rankings.json")).unwrap();
+    let all: Value = serde_json::from_str(&text).unwrap();
+    let documents = strings(&all["documents"]);
+    let case = &all["cases"][1];
+    assert_eq!(case["changes"][SETTINGS]["truncate_dim"], 3);
+    let folder = changed("joined", |folder| {
+        merge(
+            &folder.join(SETTINGS),
+            &json!({"similarity_fn_name": "dot"}),
+        );
+    });
+    let ranker = TextOptions::default()
+        .truncate_dim(3)
+        .ranker(folder.path())
+        .unwrap();
+    for (query, expected) in strings(&all["queries"])
+        .iter()
+        .zip(case["rankings"].as_array().unwrap())
+    {
+        let ranked = ranker.rank(query, &documents).unwrap();
+        assert_same(&ranked, expected, &documents, query);
+        let once = ranker.query(query).unwrap();
+        let scores = ranker.scores_of(&once, &documents).unwrap();
+        assert_eq!(RankedText::ranking(&scores), ranked);
+    }
+    let pairs = TextRanker::open(weights("text/ranker")).unwrap();
+    let refusal = message(pairs.scores_of(&ranker.query("boats").unwrap(), &documents));
+    assert!(refusal.contains("another kind"), "{refusal}");
+}
+
 #[test]
 fn equal_scores_keep_their_order() {
     let ranked = RankedText::ranking(&[0.0, 2.0, -0.0, 2.0, -1.0]);

@@ -85,7 +85,7 @@ fn files_of_a_sparse_encoder_that_are_not_supported_are_refused_by_name() {
             {"path": "1_SpladePooling", "type": class},
         ])
     };
-    let cases: [(&str, Value, &[&str]); 8] = [
+    let cases: [(&str, Value, &[&str]); 7] = [
         (
             "1_SpladePooling/config.json",
             json!({"pooling_strategy": "mean"}),
@@ -120,11 +120,6 @@ fn files_of_a_sparse_encoder_that_are_not_supported_are_refused_by_name() {
             "modules.json",
             module("sparse_static_embedding.SparseStaticEmbedding"),
             &["1.type", "SparseStaticEmbedding"],
-        ),
-        (
-            "modules.json",
-            json!([{"path": "", "type": "sentence_transformers.base.modules.router.Router"}]),
-            &["0.type", "Router"],
         ),
     ];
     for (file, keys, words) in cases {

@@ -463,3 +463,88 @@ fn labels_without_a_name_for_entailment_are_noted() {
         "{refusal}"
     );
 }
+
+#[test]
+fn long_texts_have_the_entities_of_transformers_by_windows() {
+    if !is_present("tasks") {
+        return;
+    }
+    let path = weights("tasks/strides.json");
+    let expected: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let texts = strings(&expected["texts"]);
+    let mut n_compared = 0;
+    for case in list(&expected["cases"]) {
+        let stride = case["stride"].as_u64().unwrap() as usize;
+        let classifier = TokenClassifier::open(model(case["model"].as_str().unwrap()));
+        let classifier = classifier.unwrap().with_stride(stride);
+        let aggregation: Aggregation = case["strategy"].as_str().unwrap().parse().unwrap();
+        let found = classifier.entities(&texts, aggregation).unwrap();
+        for (found, expected) in found.iter().zip(list(&case["entities"])) {
+            let about = format!("{} {stride} {aggregation}", case["model"]);
+            assert_same(found, expected, aggregation, &about);
+            n_compared += found.len();
+        }
+        let alone = classifier.entities(&texts[1..], aggregation).unwrap();
+        assert_eq!(alone[0], found[1]);
+    }
+    assert!(n_compared > 200, "{n_compared}");
+    let classifier = TokenClassifier::open(model("tag-cased")).unwrap();
+    for (stride, aggregation, words) in [
+        (3, Aggregation::None, ["stride", "other than none"]),
+        (22, Aggregation::Simple, ["text 0", "smaller stride"]),
+    ] {
+        let divided = classifier.clone().with_stride(stride);
+        let refusal = message(divided.entities(&texts[1..], aggregation));
+        for word in words {
+            assert!(refusal.contains(word), "{refusal}");
+        }
+    }
+    let python = TokenClassifier::open(model("tag-python"))
+        .unwrap()
+        .with_stride(3);
+    let refusal = message(python.entities(&["a"], Aggregation::Simple));
+    assert!(refusal.contains("offsets"), "{refusal}");
+}
+
+#[test]
+fn masks_are_filled_with_the_targets_alone_as_by_transformers() {
+    if !is_present("tasks") {
+        return;
+    }
+    let path = weights("tasks/targets.json");
+    let expected: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    for case in list(&expected["cases"]) {
+        let filler = MaskFiller::open(model(case["model"].as_str().unwrap())).unwrap();
+        let filler = filler.with_targets(&strings(&case["targets"])).unwrap();
+        let top_k = case["top_k"].as_u64().unwrap() as usize;
+        let text = case["text"].as_str().unwrap();
+        let found = filler.fill(&[text], top_k).unwrap();
+        assert_eq!(found[0].len(), list(&case["blanks"]).len());
+        for (found, expected) in found[0].iter().zip(list(&case["blanks"])) {
+            let about = format!("{case}: {found:?}");
+            assert_eq!(found.len(), list(expected).len(), "{about}");
+            for (found, expected) in found.iter().zip(list(expected)) {
+                let ours = json!([found.token, found.token_text, found.sequence]);
+                let theirs = json!([
+                    expected["token"],
+                    expected["token_str"],
+                    expected["sequence"]
+                ]);
+                assert_eq!(ours, theirs, "{about}");
+                assert_close(found.score, &expected["score"], &about);
+            }
+        }
+    }
+    let filler = MaskFiller::open(model("fill-uncased")).unwrap();
+    let filler = filler.with_targets(&["the", "Zürich"]).unwrap();
+    let [note] = filler.notes() else {
+        panic!("{:?}", filler.notes());
+    };
+    for word in ["Zürich", "is no token of the vocabulary", "replaces it"] {
+        assert!(note.contains(word), "{note}");
+    }
+    let filler = MaskFiller::open(model("fill-uncased")).unwrap();
+    let known = filler.clone().with_targets(&["the"]).unwrap();
+    assert_eq!(known.notes(), Vec::<String>::new());
+    assert!(message(filler.with_targets(&[""; 1])).contains("targets"));
+}

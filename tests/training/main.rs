@@ -42,6 +42,7 @@ mod trained;
 mod weights;
 
 mod each_dropout;
+mod embedding_losses;
 mod failed_backward;
 mod half_lora;
 mod in_bf16;

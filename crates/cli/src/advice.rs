@@ -17,9 +17,14 @@ const IN_PLACE: &[(&str, &str)] = &[
     ("open both with `CheckpointOptions::whole`, or ", ""),
     ("`CheckpointOptions::part`", "`--part`"),
     ("`TextOptions::pooling`", "`--pooling NAME`"),
+    (
+        "`TextEmbedder::embed_as`",
+        "`--task query` or `--task document`",
+    ),
     ("`TextClassifier` gives", "`candle-blocks classify` gives"),
     ("`TokenClassifier`", "`candle-blocks tag`"),
     ("`MaskFiller`", "`candle-blocks fill`"),
+    ("`QuestionAnswerer`", "`candle-blocks answer`"),
     ("`TextClassifier`", "`candle-blocks classify --pairs`"),
     ("`TextEmbedder`", "`candle-blocks embed`"),
     (

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::files::TensorFiles;
-use candle_blocks::text::{Pooling, QuantizedVectors, VectorPrecision};
+use candle_blocks::text::{Pooling, QuantizedVectors, TextOptions, TextRole, VectorPrecision};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::{Serialize, Serializer};
 
@@ -43,15 +43,12 @@ pub struct Args {
     /// the vocabulary is `weights` by token.
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
-    /// The pooling, instead of the one in the model's files; several are concatenated.
-    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = poolings())]
-    pooling: Vec<Pooling>,
-    /// Normalize vectors to length 1 or not, whatever the model's files say.
-    #[arg(long, value_name = "BOOL")]
-    normalize: Option<bool>,
-    /// Keep the first N features of a vector, whatever the model's files say.
-    #[arg(long, value_name = "N")]
-    truncate_dim: Option<usize>,
+    #[command(flatten)]
+    form: VectorArgs,
+    /// The texts' role in a search, which selects the model's prompt and, if its files have a Router, its modules.
+    #[arg(long, value_name = "ROLE",
+        value_parser = names(&["query", "document"]).try_map(|name| name.parse::<TextRole>()))]
+    task: Option<TextRole>,
     /// The precision of the vectors in the output: bytes relative to a range for each feature, or one bit for each feature.
     /// A .safetensors with int8 or uint8 has these `ranges` [2, d] too.
     #[arg(long, value_name = "PRECISION", default_value = FLOAT,
@@ -67,6 +64,34 @@ pub struct Args {
     prompt: PromptArgs,
     #[command(flatten)]
     compute: ComputeArgs,
+}
+
+/// How a model's vectors are made.
+#[derive(clap::Args)]
+pub struct VectorArgs {
+    /// The pooling, instead of the one in the model's files; several are concatenated.
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = poolings())]
+    pooling: Vec<Pooling>,
+    /// Normalize vectors to length 1 or not, whatever the model's files say.
+    #[arg(long, value_name = "BOOL")]
+    normalize: Option<bool>,
+    /// Keep the first N features of a vector, whatever the model's files say.
+    #[arg(long, value_name = "N")]
+    truncate_dim: Option<usize>,
+}
+
+impl VectorArgs {
+    /// Adds the form to the options for loading a model.
+    pub fn set(&self, options: TextOptions) -> TextOptions {
+        let mut options = options.pooling(self.pooling.clone());
+        if let Some(normalize) = self.normalize {
+            options = options.normalize(normalize);
+        }
+        if let Some(truncate_dim) = self.truncate_dim {
+            options = options.truncate_dim(truncate_dim);
+        }
+        options
+    }
 }
 
 /// One line in the results.
@@ -112,16 +137,8 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
     let precision = args.precision()?;
     let mut ranges = args.calibration.as_deref().map(ranges_of).transpose()?;
     let lines = args.texts.read()?;
-    let mut options = args
-        .compute
-        .text_options(&args.model, &args.texts)?
-        .pooling(args.pooling.clone());
-    if let Some(normalize) = args.normalize {
-        options = options.normalize(normalize);
-    }
-    if let Some(truncate_dim) = args.truncate_dim {
-        options = options.truncate_dim(truncate_dim);
-    }
+    let options = args.compute.text_options(&args.model, &args.texts)?;
+    let options = args.form.set(options);
     args.model.note_unread(&path);
     let embedder = options.embedder(path)?;
     note_adapters(embedder.adapters());
@@ -132,18 +149,26 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
         );
     }
     let is_per_token = embedder.pooling() == [Pooling::EachToken];
-    let are_queries = is_per_token && args.prompt.are_queries()?;
+    let are_queries = match is_per_token {
+        true => {
+            let by_prompt = args.prompt.are_queries()?;
+            args.task.map_or(by_prompt, |role| role == TextRole::Query)
+        }
+        false => false,
+    };
     let prompt = match is_per_token {
         true => None,
         false => args.prompt.find(|name| embedder.prompt(name))?,
     };
     let mut vectors = Vec::new();
     let outcome = args.texts.each(&lines, |lines| {
-        vectors.extend(match prompt {
+        vectors.extend(match (args.task, prompt) {
             _ if are_queries => embedder.query_token_vectors(lines)?,
             _ if is_per_token => embedder.token_vectors(lines)?,
-            Some(prompt) => vec![embedder.embed_prompted(lines, prompt)?],
-            None => vec![embedder.embed(lines)?],
+            (Some(role), Some(prompt)) => vec![embedder.embed_as_prompted(role, lines, prompt)?],
+            (Some(role), None) => vec![embedder.embed_as(role, lines)?],
+            (None, Some(prompt)) => vec![embedder.embed_prompted(lines, prompt)?],
+            (None, None) => vec![embedder.embed(lines)?],
         });
         Ok(())
     })?;
@@ -258,7 +283,7 @@ fn ranges_of(path: &Path) -> Result<Tensor> {
 }
 
 /// The poolings by name.
-pub fn poolings() -> impl TypedValueParser<Value = Pooling> {
+fn poolings() -> impl TypedValueParser<Value = Pooling> {
     let all = Pooling::ALL.into_iter().chain(Pooling::OF_HEADS);
     PossibleValuesParser::new(all.map(Pooling::name)).try_map(|name| name.parse::<Pooling>())
 }

@@ -1,14 +1,11 @@
 //! `candle-blocks fill`: fills the masks in each line of a file.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use candle_blocks::text::Filling;
 use serde::Serialize;
 
-use crate::model::{ComputeArgs, ModelArgs, note_adapters};
-use crate::texts::{JsonLines, TextArgs};
-use crate::{CommandOutcome, output};
+use crate::CommandOutcome;
+use crate::task::{Task, TaskArgs, note_loaded};
 
 /// Commands for the end of the help.
 const EXAMPLES: &str = "Examples:
@@ -19,17 +16,13 @@ const EXAMPLES: &str = "Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    texts: TextArgs,
+    task: TaskArgs,
     /// The number of tokens for each mask.
     #[arg(long, value_name = "N", default_value_t = 5)]
     top_k: usize,
-    /// The .jsonl file to write. Without it, the lines are printed.
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    compute: ComputeArgs,
+    /// Fill masks with these tokens alone, separated by commas.
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',')]
+    targets: Vec<String>,
 }
 
 /// One line in the results: the tokens for each mask.
@@ -59,21 +52,22 @@ impl From<Filling> for FillingFields {
 }
 
 pub fn fill(args: &Args) -> Result<CommandOutcome> {
-    let path = args.model.path()?;
-    let mut results = JsonLines::to(args.output.as_ref(), &args.texts, &path)?;
-    let lines = args.texts.read()?;
-    let options = args.compute.text_options(&args.model, &args.texts)?;
-    args.model.note_unread(&path);
-    let filler = options.mask_filler(&path)?;
-    note_adapters(filler.adapters());
-    output::notes(filler.notes());
+    let Task {
+        path,
+        lines,
+        options,
+    } = args.task.start()?;
+    let mut filler = options.mask_filler(&path)?;
+    if !args.targets.is_empty() {
+        filler = filler.with_targets(&args.targets)?;
+    }
+    note_loaded(filler.adapters(), filler.notes());
     let of_mask = |tokens: Vec<Filling>| tokens.into_iter().map(FillingFields::from).collect();
-    let outcome = args.texts.each(&lines, |lines| {
+    args.task.run(&path, &lines, |lines| {
         let blanks = filler.fill(lines, args.top_k)?.into_iter();
-        results.extend(blanks.map(|masks| BlanksLine {
+        let line = |masks: Vec<Vec<Filling>>| BlanksLine {
             blanks: masks.into_iter().map(of_mask).collect(),
-        }))
-    })?;
-    results.finish(&outcome)?;
-    Ok(outcome)
+        };
+        Ok(blanks.map(line).collect())
+    })
 }

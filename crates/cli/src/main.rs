@@ -5,6 +5,7 @@
 //! SIGTERM, 129 after SIGHUP.
 
 mod advice;
+mod answer;
 mod bench;
 mod classify;
 mod conversation;
@@ -23,6 +24,7 @@ mod quantize;
 mod rank;
 mod run;
 mod tag;
+mod task;
 mod texts;
 mod threads;
 mod verify;
@@ -61,6 +63,8 @@ enum Command {
     Tag(tag::Args),
     /// Fill the masks in each line of a text file with the most probable tokens.
     Fill(fill::Args),
+    /// Answer the question in each line of a JSON Lines file by parts of the context beside it.
+    Answer(answer::Args),
     /// Quantize the blocks of a checkpoint to 4 to 8 bits, as a GGUF file or as compressed-tensors.
     #[command(visible_alias = "quantise")]
     Quantize(quantize::Args),
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
         Command::Rank(args) => rank::rank(&args),
         Command::Tag(args) => tag::tag(&args),
         Command::Fill(args) => fill::fill(&args),
+        Command::Answer(args) => answer::answer(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Bench(args) => bench::bench(&args),
     };

@@ -1,15 +1,13 @@
 //! `candle-blocks rank`: ranks the lines of a file for a query.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
-use candle_blocks::text::{Pooling, RankedText};
+use candle_blocks::text::RankedText;
 use serde::Serialize;
 
-use crate::embed::poolings;
-use crate::model::{ComputeArgs, ModelArgs, note_adapters};
-use crate::texts::{JsonLines, PromptArgs, TextArgs};
-use crate::{CommandOutcome, output};
+use crate::CommandOutcome;
+use crate::embed::VectorArgs;
+use crate::task::{Task, TaskArgs, note_loaded};
+use crate::texts::PromptArgs;
 
 /// Commands for the end of the help.
 const EXAMPLES: &str = "Examples:
@@ -20,25 +18,20 @@ const EXAMPLES: &str = "Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    texts: TextArgs,
+    task: TaskArgs,
     /// The text for which lines are ranked. A prompt precedes this text alone.
     #[arg(long, value_name = "TEXT")]
     query: String,
     /// The number of lines in the result, the best [default: all].
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
-    /// The .jsonl file to write. Without it, the lines are printed.
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// The pooling of an embedding model, instead of the one in its files; several are concatenated.
-    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = poolings())]
-    pooling: Vec<Pooling>,
     #[command(flatten)]
-    model: ModelArgs,
+    form: VectorArgs,
+    /// The text that a cross-encoder shortens if a pair has too many tokens [default: from the model's files].
+    #[arg(long, value_name = "TEXT", value_parser = ["longest_first", "only_first", "only_second"])]
+    truncation: Option<String>,
     #[command(flatten)]
     prompt: PromptArgs,
-    #[command(flatten)]
-    compute: ComputeArgs,
 }
 
 /// One line in the results, with the names of sentence-transformers.
@@ -50,21 +43,26 @@ struct RankedLine<'t> {
 }
 
 pub fn rank(args: &Args) -> Result<CommandOutcome> {
-    let path = args.model.path()?;
-    let mut results = JsonLines::to(args.output.as_ref(), &args.texts, &path)?;
-    let lines = args.texts.read()?;
-    let options = args.compute.text_options(&args.model, &args.texts)?;
-    args.model.note_unread(&path);
-    let mut ranker = options.pooling(args.pooling.clone()).ranker(&path)?;
-    note_adapters(ranker.adapters());
-    output::notes(ranker.notes());
+    let Task {
+        path,
+        lines,
+        options,
+    } = args.task.start()?;
+    let mut results = args.task.results(&path)?;
+    let mut options = args.form.set(options);
+    if let Some(truncation) = &args.truncation {
+        options = options.truncation(truncation.parse()?);
+    }
+    let mut ranker = options.ranker(&path)?;
+    note_loaded(ranker.adapters(), ranker.notes());
     let prompt = args.prompt.find(|name| ranker.prompt(name))?;
     if let Some(prompt) = prompt.map(str::to_string) {
         ranker = ranker.with_query_prompt(&prompt);
     }
+    let query = ranker.query(&args.query)?;
     let mut scores = Vec::with_capacity(lines.len());
-    let outcome = args.texts.each(&lines, |lines| {
-        scores.extend(ranker.scores(&args.query, lines)?);
+    let outcome = args.task.each(&lines, |lines| {
+        scores.extend(ranker.scores_of(&query, lines)?);
         Ok(())
     })?;
     let ranking = RankedText::ranking(&scores).into_iter();

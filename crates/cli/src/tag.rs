@@ -1,15 +1,13 @@
 //! `candle-blocks tag`: finds the entities in each line of a file.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use candle_blocks::text::{Aggregation, Entity};
 use clap::builder::TypedValueParser;
 use serde::Serialize;
 
-use crate::model::{ComputeArgs, ModelArgs, names, note_adapters};
-use crate::texts::{JsonLines, TextArgs};
-use crate::{CommandOutcome, output};
+use crate::CommandOutcome;
+use crate::model::names;
+use crate::task::{Task, TaskArgs, note_loaded};
 
 /// Commands for the end of the help.
 const EXAMPLES: &str = "Examples:
@@ -20,20 +18,16 @@ const EXAMPLES: &str = "Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    texts: TextArgs,
+    task: TaskArgs,
     /// How labeled tokens become entities: each token is one; adjacent tokens with one label are; or whole words, with the label
     /// of their first token, of the mean of their scores, or of the highest score.
     #[arg(long, value_name = "STRATEGY", default_value = "none",
         value_parser = names(&["none", "simple", "first", "average", "max"])
             .try_map(|name| name.parse::<Aggregation>()))]
     aggregation: Aggregation,
-    /// The .jsonl file to write. Without it, the lines are printed.
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    compute: ComputeArgs,
+    /// Read texts that are too long whole, as windows that share N tokens; needs an --aggregation.
+    #[arg(long, value_name = "N")]
+    stride: Option<usize>,
 }
 
 /// One line in the results.
@@ -76,20 +70,21 @@ impl From<Entity> for EntityFields {
 }
 
 pub fn tag(args: &Args) -> Result<CommandOutcome> {
-    let path = args.model.path()?;
-    let mut results = JsonLines::to(args.output.as_ref(), &args.texts, &path)?;
-    let lines = args.texts.read()?;
-    let options = args.compute.text_options(&args.model, &args.texts)?;
-    args.model.note_unread(&path);
-    let classifier = options.token_classifier(&path)?;
-    note_adapters(classifier.adapters());
-    output::notes(classifier.notes());
-    let outcome = args.texts.each(&lines, |lines| {
+    let Task {
+        path,
+        lines,
+        options,
+    } = args.task.start()?;
+    let mut classifier = options.token_classifier(&path)?;
+    if let Some(stride) = args.stride {
+        classifier = classifier.with_stride(stride);
+    }
+    note_loaded(classifier.adapters(), classifier.notes());
+    args.task.run(&path, &lines, |lines| {
         let entities = classifier.entities(lines, args.aggregation)?.into_iter();
-        results.extend(entities.map(|entities| EntitiesLine {
+        let line = |entities: Vec<Entity>| EntitiesLine {
             entities: entities.into_iter().map(EntityFields::from).collect(),
-        }))
-    })?;
-    results.finish(&outcome)?;
-    Ok(outcome)
+        };
+        Ok(entities.map(line).collect())
+    })
 }

@@ -15,6 +15,8 @@ pub(crate) struct Folder<'p> {
     pub directory: &'p Path,
     /// `None` if there is no `modules.json`, or the files beside the weights are not read.
     pub kind: Option<Kind>,
+    /// There is no `modules.json`, and the model is one of model2vec.
+    pub is_model2vec: bool,
     reads_beside: bool,
 }
 
@@ -34,12 +36,15 @@ impl<'p> Folder<'p> {
             true => SentenceFiles::kind(directory)?,
             false => None,
         };
+        let is_model2vec =
+            reads_beside && kind.is_none() && SentenceFiles::is_model2vec(directory)?;
         if kind.is_none() && !directory.join("config.json").exists() {
             TensorFiles::open(path)?; // returns the error if there is no model
         }
         Ok(Self {
             directory,
             kind,
+            is_model2vec,
             reads_beside,
         })
     }
@@ -123,6 +128,7 @@ impl<'p> Folder<'p> {
         let (lacks, class) = match task {
             HeadTask::TokenClassification => ("gives tokens no labels", "ForTokenClassification"),
             HeadTask::MaskedLm => ("fills no masks", "ForMaskedLM"),
+            HeadTask::QuestionAnswering => ("answers no questions", "ForQuestionAnswering"),
             _ => ("gives texts no labels", "ForSequenceClassification"),
         };
         if checkpoint.missing_head()? == Some(task) {
@@ -138,6 +144,7 @@ impl<'p> Folder<'p> {
             HeadTask::SequenceClassification => Some("`TextClassifier` gives texts its labels"),
             HeadTask::TokenClassification => Some("`TokenClassifier` gives tokens its labels"),
             HeadTask::MaskedLm => Some("`MaskFiller` fills masks"),
+            HeadTask::QuestionAnswering => Some("`QuestionAnswerer` answers questions"),
             _ => None,
         });
         let cure = match (&self.kind, of_head) {

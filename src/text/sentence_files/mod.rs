@@ -2,10 +2,13 @@
 
 mod dense;
 mod each_token;
+mod entry;
 pub(super) mod heads;
 mod modules;
 mod pooling;
+mod router;
 mod settings;
+pub(super) mod static_files;
 pub(super) mod torch_class;
 mod transformer;
 
@@ -13,6 +16,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub(super) use each_token::EachToken;
+pub(super) use router::Roles;
 
 use super::Pooling;
 use super::prompts::Prompts;
@@ -22,6 +26,7 @@ use crate::checkpoint::files::is_named;
 use crate::error::{Error, Result};
 use crate::text::encoder::reading::TextReading;
 use crate::text::sentences::stages::{ModuleStep, VectorMap};
+use crate::text::sentences::static_embedding::TableUse;
 
 /// The list of a model's modules.
 const MODULES: &str = "modules.json";
@@ -70,10 +75,10 @@ impl fmt::Display for Kind {
 /// A model as its `modules.json` describes it.
 #[derive(Debug)]
 pub(super) struct SentenceFiles {
-    /// The folder with the checkpoint and its tokenizer.
-    pub model: PathBuf,
-    pub reading: TextReading,
-    pub body: ResultBody,
+    /// The computations for different texts, at least one.
+    pub routes: Vec<RouteFiles>,
+    /// The texts that each route reads.
+    pub roles: Roles,
     pub prompts: Prompts,
     /// The function for a cross-encoder's scores, if the files name one.
     pub scoring: Option<ScoreFunction>,
@@ -83,6 +88,15 @@ pub(super) struct SentenceFiles {
     pub notes: Vec<String>,
 }
 
+/// The computation for some texts; for all texts if there is no `Router`.
+#[derive(Debug)]
+pub(super) struct RouteFiles {
+    /// The folder with the checkpoint and its tokenizer.
+    pub model: PathBuf,
+    pub reading: TextReading,
+    pub body: ResultBody,
+}
+
 /// The computation from a text's hidden states to one result.
 #[derive(Debug)]
 pub(super) enum ResultBody {
@@ -90,6 +104,8 @@ pub(super) enum ResultBody {
     Pooling(PoolingBody),
     /// The model's own pooler, and the modules after it.
     Pooler(Vec<ModuleStep>),
+    /// A table with a vector or a weight for each token, and the modules after it.
+    Static(TableUse, Vec<ModuleStep>),
     /// A vector for each token.
     EachToken(EachToken),
     /// The model's own classifier.
@@ -124,7 +140,34 @@ pub(super) struct PoolingBody {
     pub n_first: usize,
 }
 
+impl RouteFiles {
+    /// Returns the settings for a folder without sentence-transformers' files.
+    fn plain(directory: &Path) -> Self {
+        Self {
+            model: directory.to_path_buf(),
+            reading: TextReading::default(),
+            body: ResultBody::Pooling(PoolingBody::default()),
+        }
+    }
+}
+
 impl SentenceFiles {
+    /// Returns the first route; a cross-encoder has no other.
+    pub fn first_route(&mut self, directory: &Path) -> RouteFiles {
+        match self.routes.is_empty() {
+            true => RouteFiles::plain(directory),
+            false => self.routes.swap_remove(0),
+        }
+    }
+
+    /// Returns whether a folder without `modules.json` has a model2vec model.
+    ///
+    /// # Errors
+    /// If `config.json` is malformed.
+    pub fn is_model2vec(directory: &Path) -> Result<bool> {
+        static_files::is_model2vec(directory)
+    }
+
     /// Returns the kind of model in a folder; `None` if there is no `modules.json`.
     ///
     /// # Errors
@@ -151,17 +194,19 @@ impl SentenceFiles {
     pub fn open(directory: &Path, kind: &Kind) -> Result<Self> {
         let settings = settings::Settings::open(directory, kind)?;
         let mut notes = Vec::new();
-        let (model, reading, mut body) = modules::open(directory, kind, &mut notes)?;
-        if let Some(last) = settings.last_step
-            && let ResultBody::Pooling(PoolingBody { steps, .. }) | ResultBody::Pooler(steps) =
-                &mut body
-        {
-            steps.push(ModuleStep::of_vectors(last));
+        let (mut routes, roles) = modules::open(directory, kind, &mut notes)?;
+        for route in &mut routes {
+            if let Some(last) = &settings.last_step
+                && let ResultBody::Pooling(PoolingBody { steps, .. })
+                | ResultBody::Pooler(steps)
+                | ResultBody::Static(_, steps) = &mut route.body
+            {
+                steps.push(ModuleStep::of_vectors(last.clone()));
+            }
         }
         Ok(Self {
-            model,
-            reading,
-            body,
+            routes,
+            roles,
             prompts: settings.prompts,
             scoring: settings.scoring,
             similarity: settings.similarity,
@@ -186,9 +231,8 @@ impl SentenceFiles {
         };
         let notes = unread.map(|name| format!("{}: {note}", directory.join(name).display()));
         Self {
-            model: directory.to_path_buf(),
-            reading: TextReading::default(),
-            body: ResultBody::Pooling(PoolingBody::default()),
+            routes: vec![RouteFiles::plain(directory)],
+            roles: Roles::ONE,
             prompts: Prompts::default(),
             scoring: None,
             similarity: Similarity::default(),

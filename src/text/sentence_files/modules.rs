@@ -1,13 +1,16 @@
 //! Reads `modules.json`: a model's modules, applied one after another.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 
 use super::each_token::{self, EachToken};
+use super::entry::{Entry, PACKAGE};
+use super::router::{self, Roles};
 use super::transformer::{self, ModuleOutput, Transformer};
 use super::{
-    Kind, MODULES, PoolingBody, ResultBody, TokenFeatures, dense, optional, pooling, refused,
+    Kind, MODULES, PoolingBody, ResultBody, RouteFiles, TokenFeatures, dense, optional, pooling,
+    refused,
 };
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::read_limited;
@@ -15,12 +18,11 @@ use crate::error::{Error, Result};
 use crate::text::Pooling;
 use crate::text::encoder::reading::TextReading;
 use crate::text::sentences::stages::{Feature, ModuleStep};
+use crate::text::sentences::static_embedding::TableUse;
 use candle_blocks_files::python_json;
 
 /// The size limit; a `modules.json` has some hundred bytes.
 const MAX_BYTES: u64 = 1_000_000;
-/// The package of the supported modules' classes, whatever is between it and the class name.
-const PACKAGE: &str = "sentence_transformers.";
 
 /// An entry in `modules.json`.
 #[derive(Deserialize)]
@@ -30,7 +32,7 @@ struct Module {
     class: String,
 }
 
-/// Returns the model's folder, how it reads texts, and the computation on its output.
+/// Returns the model's routes, one without a `Router`, and the texts that each reads.
 ///
 /// # Errors
 /// If the file is malformed, or a module is not supported.
@@ -38,7 +40,7 @@ pub(super) fn open(
     directory: &Path,
     kind: &Kind,
     notes: &mut Vec<String>,
-) -> Result<(PathBuf, TextReading, ResultBody)> {
+) -> Result<(Vec<RouteFiles>, Roles)> {
     let path = directory.join(MODULES);
     let malformed = |reason: String| Error::MalformedJson {
         path: path.clone(),
@@ -46,77 +48,94 @@ pub(super) fn open(
     };
     let text = read_limited(&path, MAX_BYTES, MODULES)?;
     let modules: Vec<Module> = python_json::parsed(&text).map_err(malformed)?;
-    for (i, module) in modules.iter().enumerate() {
-        let is_inside = |part: Component| matches!(part, Component::Normal(_) | Component::CurDir);
-        if !Path::new(&module.path).components().all(is_inside) {
-            let reason = format!(
-                "is at {:?}, outside the model's directory; copy it there and name it without \"..\"",
-                module.path
-            );
-            return Err(refused(&path, &at(i), reason));
-        }
-    }
-    let Some((first, others)) = modules.split_first() else {
+    let entries = modules.iter().enumerate().map(|(i, module)| {
+        let key = format!("{i}.type");
+        Entry::new(directory, &module.path, &module.class, &path, &key)
+    });
+    let entries: Vec<Entry> = entries.collect::<Result<_>>()?;
+    let Some((first, others)) = entries.split_first() else {
         return Err(refused(&path, "0", "missing, expected a Transformer"));
     };
+    let routes = [Kind::SentenceTransformer, Kind::SparseEncoder].contains(kind);
+    if !(routes && matches!(first.name(), Ok("Router" | "Asym"))) {
+        return Ok((vec![route(&entries, kind, notes)?], Roles::ONE));
+    }
+    let (mut of_router, roles) = router::open(&first.folder)?;
+    let all = of_router.iter_mut().map(|entries| {
+        entries.extend_from_slice(others);
+        route(entries, kind, notes)
+    });
+    Ok((all.collect::<Result<_>>()?, roles))
+}
+
+/// Returns the computation that modules make one after another.
+fn route(entries: &[Entry], kind: &Kind, notes: &mut Vec<String>) -> Result<RouteFiles> {
+    let Some((first, others)) = entries.split_first() else {
+        let reason =
+            "a route of a Router has no module, expected a Transformer or a StaticEmbedding";
+        return Err(Error::InvalidConfig(reason.into()));
+    };
     let mut task = transformer::task_of("Transformer");
+    let mut table = None;
     if first.class.ends_with(".Transformer") && !first.class.starts_with(PACKAGE) {
         notes.push(format!(
             "{}: {:?} is the model's own code, which is not run; sentence-transformers' Transformer replaces it",
-            path.display(),
+            first.file.display(),
             first.class
         ));
     } else {
-        task = transformer::task_of(first.name(&path, 0)?);
+        let name = first.name()?;
+        table = match (name, kind) {
+            ("StaticEmbedding", Kind::SentenceTransformer) => Some(TableUse::Mean),
+            ("SparseStaticEmbedding", Kind::SparseEncoder) => Some(TableUse::Presence),
+            _ => None,
+        };
+        task = transformer::task_of(name);
     }
-    let task = task.ok_or_else(|| {
-        let reason = format!(
-            "{:?} is not supported as the first module, only a Transformer",
-            first.class
-        );
-        refused(&path, &at(0), reason)
-    })?;
-    let model = directory.join(&first.path);
-    let Transformer {
-        reading,
-        queries,
-        output,
-    } = Transformer::open(&model, kind, task)?;
+    let model = first.folder.clone();
+    let (reading, queries, output) = match (task, table) {
+        (_, Some(_)) => (
+            TextReading::default(),
+            TextReading::default(),
+            ModuleOutput::Pooled,
+        ),
+        (Some(task), None) => {
+            let Transformer {
+                reading,
+                queries,
+                output,
+            } = Transformer::open(&model, kind, task)?;
+            (reading, queries, output)
+        }
+        (None, None) => {
+            return Err(first.refused(format!(
+                "{:?} is not supported as the first module, only a Transformer, a Router, and a StaticEmbedding in a \
+                 SentenceTransformer or a SparseStaticEmbedding in a SparseEncoder",
+                first.class
+            )));
+        }
+    };
     let mut walk = Walk::new(output);
-    for (module, i) in others.iter().zip(1..) {
-        let name = module.name(&path, i)?;
-        let folder = directory.join(&module.path);
-        let added = walk.add(name, &folder, folder.components().eq(model.components()));
+    for module in others {
+        let is_models = module.folder.components().eq(model.components());
+        let added = walk.add(module.name()?, &module.folder, is_models);
         added.map_err(|refusal| match refusal {
-            Refusal::Module(reason) => {
-                refused(&path, &at(i), format!("{:?} {reason}", module.class))
-            }
+            Refusal::Module(reason) => module.refused(format!("{:?} {reason}", module.class)),
             Refusal::Other(error) => error,
         })?;
     }
     let body = walk
         .end(kind, queries)
-        .map_err(|reason| refused(&path, "type", reason))?;
-    Ok((model, reading, body))
-}
-
-fn at(i: usize) -> String {
-    format!("{i}.type")
-}
-
-impl Module {
-    /// Returns its class name.
-    fn name(&self, path: &Path, i: usize) -> Result<&str> {
-        let own = || {
-            let reason = format!(
-                "{:?} is the model's own code, not a module of sentence-transformers, and is not run",
-                self.class
-            );
-            refused(path, &at(i), reason)
-        };
-        let class = self.class.strip_prefix(PACKAGE).ok_or_else(own)?;
-        Ok(class.rsplit('.').next().unwrap_or_default())
-    }
+        .map_err(|reason| refused(&first.file, "type", reason))?;
+    let body = match (body, table) {
+        (ResultBody::Pooler(steps), Some(table)) => ResultBody::Static(table, steps),
+        (body, _) => body,
+    };
+    Ok(RouteFiles {
+        model,
+        reading,
+        body,
+    })
 }
 
 /// The reason why a module was not added.

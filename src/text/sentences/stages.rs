@@ -95,6 +95,40 @@ impl ModuleStep {
     }
 }
 
+/// Returns the width of a feature after all steps, which begin with vectors of this width.
+///
+/// # Errors
+/// If a step reads vectors with another width.
+pub(crate) fn width_after(steps: &[ModuleStep], width: usize, result: Feature) -> Result<usize> {
+    let mut widths = [Some(width), None];
+    for step in steps {
+        let width = widths[place(step.from)].map(|width| step.stage.width(width));
+        widths[place(step.to)] = width.transpose()?;
+    }
+    Ok(widths[place(result)].unwrap_or_default())
+}
+
+/// Returns a feature after all steps, which begin with `vectors`.
+///
+/// # Errors
+/// If no step returns it, or a tensor operation fails.
+pub(crate) fn after(steps: &[ModuleStep], vectors: Tensor, result: Feature) -> Result<Tensor> {
+    let mut features = [Some(vectors), None];
+    for step in steps {
+        let output = features[place(step.from)]
+            .as_ref()
+            .map(|x| step.stage.forward(x));
+        features[place(step.to)] = output.transpose()?;
+    }
+    let missing = || Error::InvalidConfig(format!("no module returns {result}"));
+    features[place(result)].take().ok_or_else(missing)
+}
+
+/// Returns the index of a text's feature, one of two.
+fn place(feature: Feature) -> usize {
+    usize::from(feature == Feature::Scores)
+}
+
 impl VectorMap {
     /// Returns the output for vectors `[n, d]`.
     pub fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {

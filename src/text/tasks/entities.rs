@@ -191,6 +191,26 @@ fn joined(group: &[Entity], tokenizer: &Tokenizer) -> Result<Entity> {
     })
 }
 
+/// Returns the entities in a text's windows, sorted by their starts. Where some overlap, the longest remains, or among equally
+/// long ones that with the highest score. transformers' `aggregate_overlapping_entities`.
+pub(super) fn without_overlaps(mut all: Vec<Entity>) -> Vec<Entity> {
+    let span = |entity: &Entity| entity.span.clone().unwrap_or_default();
+    all.sort_by_key(|entity| span(entity).start);
+    let mut kept: Vec<Entity> = Vec::new();
+    for entity in all {
+        match kept.last_mut() {
+            Some(last) if span(last).contains(&span(&entity).start) => {
+                let (n, n_last) = (span(&entity).len(), span(last).len());
+                if n > n_last || n == n_last && entity.score > last.score {
+                    *last = entity;
+                }
+            }
+            _ => kept.push(entity),
+        }
+    }
+    kept
+}
+
 /// Returns whether a label continues the entity of the one before it. A label without a prefix continues its own.
 fn continues(last: &str, next: &str) -> bool {
     !next.starts_with("B-") && without_prefix(last) == without_prefix(next)

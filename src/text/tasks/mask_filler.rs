@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use tokenizers::TruncationDirection;
+
 use crate::checkpoint::AppliedAdapter;
 use crate::error::{Error, Result, getters};
 use crate::model::Model;
@@ -28,6 +30,8 @@ pub struct MaskFiller {
     encoder: Encoder,
     mask_token: String,
     mask_id: u32,
+    /// The only tokens that fill masks, by id; `None` for all.
+    targets: Option<Vec<u32>>,
     notes: Vec<String>,
 }
 
@@ -72,8 +76,49 @@ impl MaskFiller {
             encoder,
             mask_token,
             mask_id,
+            targets: None,
             notes,
         })
+    }
+
+    /// Fills masks with these tokens alone, whose scores stay those among all tokens: transformers' `targets`. A target that
+    /// the vocabulary lacks is replaced by its first token, and [`Self::notes`] names both.
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`] if no target has a token; [`Error::Tokenizer`] if the tokenizer fails.
+    pub fn with_targets<T: AsRef<str>>(mut self, targets: &[T]) -> Result<Self> {
+        let tokenizer = &self.encoder.tokenizer;
+        let mut ids = Vec::new();
+        for target in targets.iter().map(AsRef::as_ref) {
+            if let Some(id) = tokenizer.inner().token_to_id(target) {
+                ids.push(id);
+                continue;
+            }
+            let tokens = tokenizer.encode_whole(target)?;
+            let token = match tokenizer.truncation_side()? {
+                TruncationDirection::Right => tokens.first(),
+                TruncationDirection::Left => tokens.last(),
+            };
+            let done = match token {
+                Some(id) => {
+                    ids.push(*id);
+                    let name = tokenizer.inner().id_to_token(*id).unwrap_or_default();
+                    format!("{name:?} replaces it")
+                }
+                None => "it is left out".to_string(),
+            };
+            self.notes.push(format!(
+                "the target {target:?} is no token of the vocabulary: {done}"
+            ));
+        }
+        if ids.is_empty() {
+            let reason = "has no token of the vocabulary; name at least one";
+            return Err(Error::input("targets", reason));
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        self.targets = Some(ids);
+        Ok(self)
     }
 
     getters! {
@@ -91,7 +136,8 @@ impl MaskFiller {
 
     /// Returns the `top_k` most probable tokens for each mask in each text, the most probable first.
     ///
-    /// Each mask is filled with the others in place: the probabilities of several masks are not joint.
+    /// Each mask is filled with the others in place: the probabilities for several masks are not joint. There are fewer than `top_k`
+    /// tokens if [`Self::with_targets`] names fewer.
     ///
     /// # Errors
     /// [`Error::InvalidInput`] if `top_k` is 0 or larger than the vocabulary; [`Error::Text`] if a text has no mask, a token
@@ -137,7 +183,8 @@ impl MaskFiller {
                     // The other masks are special too.
                     _ => SpecialTokens::Kept,
                 };
-                let best = best(&ScoreFunction::Softmax.scores(logits)?, top_k);
+                let scores = ScoreFunction::Softmax.scores(logits)?;
+                let best = best(&scores, self.targets.as_deref(), top_k);
                 let best = best.into_iter();
                 let filling = |(token, score)| {
                     let mut ids = encoded[text].ids.clone();
@@ -170,9 +217,13 @@ impl MaskFiller {
     }
 }
 
-/// Returns the tokens with the highest scores, the highest first, and the lower id first for equal ones.
-fn best(scores: &[f32], top_k: usize) -> Vec<(u32, f32)> {
-    let mut all: Vec<(u32, f32)> = (0..).zip(scores.iter().copied()).collect();
+/// Returns the tokens, or the targets among them, with the highest scores, the highest first, and the lower id first for equal ones.
+fn best(scores: &[f32], targets: Option<&[u32]>, top_k: usize) -> Vec<(u32, f32)> {
+    let score = |&id: &u32| Some((id, *scores.get(id as usize)?));
+    let mut all: Vec<(u32, f32)> = match targets {
+        Some(targets) => targets.iter().filter_map(score).collect(),
+        None => (0..).zip(scores.iter().copied()).collect(),
+    };
     let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     if top_k < all.len() {
         all.select_nth_unstable_by(top_k, order);

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use candle_core::Tensor;
+
 use crate::checkpoint::AppliedAdapter;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::text::scoring::best_first;
 use crate::text::{TextClassifier, TextEmbedder, TextOptions};
 
@@ -31,6 +33,17 @@ pub(in crate::text) enum Judge {
     /// A classifier of pairs with one label.
     Pairs(Box<TextClassifier>),
     Vectors(Box<TextEmbedder>),
+}
+
+/// A ranker's query. [`TextRanker::query`](crate::text::TextRanker::query) returns it.
+#[derive(Clone, Debug)]
+pub struct RankerQuery(QueryForm);
+
+/// A query's part that is the same for all documents.
+#[derive(Clone, Debug)]
+enum QueryForm {
+    Text(String),
+    Vectors(Tensor),
 }
 
 /// A document's place in a ranking. [`TextRanker::rank`](crate::text::TextRanker::rank) returns it.
@@ -119,19 +132,48 @@ impl TextRanker {
     /// [`Error::Text`](crate::Error::Text) if a document gives no token, or one that the model does not have;
     /// [`Error::InvalidInput`](crate::Error::InvalidInput) if the query does.
     pub fn scores<T: AsRef<str>>(&self, query: &str, documents: &[T]) -> Result<Vec<f32>> {
+        self.scores_of(&self.query(query)?, documents)
+    }
+
+    /// Returns a query for [`Self::scores_of`]. An embedding model computes its vector once.
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`](crate::Error::InvalidInput) if it gives no token, or one that the model does not have.
+    pub fn query(&self, query: &str) -> Result<RankerQuery> {
         let prompt = self.query_prompt.as_deref();
-        match &self.judge {
-            Judge::Vectors(embedder) => embedder.scores(query, prompt, documents),
-            Judge::Pairs(classifier) => {
+        Ok(RankerQuery(match &self.judge {
+            Judge::Vectors(embedder) => QueryForm::Vectors(embedder.of_query(query, prompt)?),
+            Judge::Pairs(_) => QueryForm::Text(query.to_string()),
+        }))
+    }
+
+    /// Returns the documents' scores for a query, like [`Self::scores`].
+    ///
+    /// # Errors
+    /// The errors of [`Self::scores`]; also if another ranker made the query.
+    pub fn scores_of<T: AsRef<str>>(
+        &self,
+        query: &RankerQuery,
+        documents: &[T],
+    ) -> Result<Vec<f32>> {
+        match (&self.judge, &query.0) {
+            (Judge::Vectors(embedder), QueryForm::Vectors(query)) => {
+                embedder.scores(query, documents)
+            }
+            (Judge::Pairs(classifier), QueryForm::Text(query)) => {
+                let documents = documents.iter();
                 let pairs: Vec<_> = documents
-                    .iter()
-                    .map(|text| (query, text.as_ref()))
+                    .map(|text| (query.as_str(), text.as_ref()))
                     .collect();
-                let scores = match prompt {
+                let scores = match self.query_prompt.as_deref() {
                     Some(prompt) => classifier.classify_pairs_prompted(&pairs, prompt)?,
                     None => classifier.classify_pairs(&pairs)?,
                 };
                 Ok(scores.iter().map(|scores| scores.scores[0]).collect())
+            }
+            _ => {
+                let reason = "belongs to a ranker of another kind; make it with this one's `query`";
+                Err(Error::input("query", reason))
             }
         }
     }

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use tokenizers::{Encoding, ModelWrapper, OffsetType};
 
-use super::entities::{Aggregation, Entity, ScoredToken, entities};
+use super::entities::{Aggregation, Entity, ScoredToken, entities, without_overlaps};
 use crate::checkpoint::AppliedAdapter;
 use crate::error::{Error, Result, getters};
 use crate::model::Model;
 use crate::text::encoder::{Encoder, host};
 use crate::text::scoring::ScoreFunction;
+use crate::text::tokenizer::windows::{DividedText, TokenWindows};
 use crate::text::{TextOptions, TokenizedText};
 
 /// Finds entities in texts, such as names of persons and places: transformers' token classification.
@@ -26,6 +27,8 @@ use crate::text::{TextOptions, TokenizedText};
 pub struct TokenClassifier {
     encoder: Encoder,
     labels: Vec<String>,
+    /// How many tokens two windows over a long text share; `None` for no windows.
+    stride: Option<usize>,
     notes: Vec<String>,
 }
 
@@ -48,8 +51,17 @@ impl TokenClassifier {
         Self {
             encoder,
             labels,
+            stride: None,
             notes,
         }
+    }
+
+    /// Reads texts with more than [`Self::max_length`] tokens whole, as windows that share this number of tokens: transformers'
+    /// `stride`. Where entities overlap, the longest remains, or among equally long ones that with the highest score.
+    #[must_use]
+    pub fn with_stride(mut self, n_tokens: usize) -> Self {
+        self.stride = Some(n_tokens);
+        self
     }
 
     getters! {
@@ -67,12 +79,13 @@ impl TokenClassifier {
 
     /// Returns the entities in texts, in their order, without tokens that have the label `O`.
     ///
-    /// Texts are truncated to the tokenizer's limit, as in transformers, and have no entities after it.
+    /// Texts are truncated to the tokenizer's limit, as in transformers, and have no entities after it, unless
+    /// [`Self::with_stride`] divides them.
     ///
     /// # Errors
     /// [`Error::Text`] if a text gives no token, one that the model does not have, or more than the model has positions;
-    /// [`Error::InvalidInput`] if whole words get labels, and the tokenizer's class is written in Python, which gives no
-    /// offsets.
+    /// [`Error::InvalidInput`] if whole words get labels or texts are divided, and the tokenizer's class is written in Python,
+    /// which gives no offsets, or if texts are divided and entities are single tokens.
     pub fn entities<T: AsRef<str>>(
         &self,
         texts: &[T],
@@ -86,23 +99,71 @@ impl TokenClassifier {
             );
             return Err(Error::input("aggregation", reason));
         }
-        let inputs = texts.iter().map(|text| text.as_ref());
-        let encodings = tokenizer.encodings(inputs, OffsetType::Char)?;
+        let (encodings, owners) = self.windows(texts, aggregation)?;
         let encoded: Vec<TokenizedText> = encodings.iter().map(TokenizedText::from).collect();
-        self.encoder.check(&encoded)?;
+        self.encoder.check_parts(&encoded, &owners)?;
         let n_labels = self.labels.len();
-        let mut all = vec![Vec::new(); texts.len()];
+        let mut found = vec![Vec::new(); encodings.len()];
         self.encoder.run(&encoded, |batch, output| {
             let missing = || Error::InvalidConfig("the model gives no logits".to_string());
             let logits = output.logits.ok_or_else(missing)?;
             let (_, seq, _) = logits.dims3()?; // [batch, seq, n_labels]
-            for (logits, &text) in host(&logits)?.chunks_exact(seq * n_labels).zip(batch) {
-                let tokens = self.tokens(texts[text].as_ref(), &encodings[text], logits)?;
-                all[text] = entities(&tokens, aggregation, tokenizer)?;
+            for (logits, &window) in host(&logits)?.chunks_exact(seq * n_labels).zip(batch) {
+                let text = texts[owners[window]].as_ref();
+                let tokens = self.tokens(text, &encodings[window], logits)?;
+                found[window] = entities(&tokens, aggregation, tokenizer)?;
             }
             Ok(())
         })?;
+        let mut all = vec![Vec::new(); texts.len()];
+        let mut n_windows = vec![0; texts.len()];
+        for (found, &text) in found.into_iter().zip(&owners) {
+            all[text].extend(found);
+            n_windows[text] += 1;
+        }
+        for (entities, n_windows) in all.iter_mut().zip(n_windows) {
+            if n_windows > 1 {
+                *entities = without_overlaps(std::mem::take(entities));
+            }
+        }
         Ok(all)
+    }
+
+    /// Returns each text's tokens, or those in each window over it, with the text's index.
+    fn windows<T: AsRef<str>>(
+        &self,
+        texts: &[T],
+        aggregation: Aggregation,
+    ) -> Result<(Vec<Encoding>, Vec<usize>)> {
+        let tokenizer = &self.encoder.tokenizer;
+        let inputs = texts.iter().map(|text| text.as_ref());
+        let (Some(stride), Some(max_length)) = (self.stride, self.encoder.max_length()) else {
+            let encodings = tokenizer.encodings(inputs, OffsetType::Char)?;
+            return Ok((encodings, (0..texts.len()).collect()));
+        };
+        let fail = |reason: &str| Err(Error::input("stride", reason));
+        if aggregation == Aggregation::None {
+            return fail(
+                "joins the entities of windows, which need an aggregation other than none",
+            );
+        }
+        if !tokenizer.has_offsets() {
+            return fail(
+                "needs the offsets of tokens, which this class of tokenizers does not give; leave it out",
+            );
+        }
+        let windows = TokenWindows {
+            max_length,
+            stride,
+            divided: DividedText::First,
+        };
+        let (mut encodings, mut owners) = (Vec::new(), Vec::new());
+        for (index, text) in inputs.enumerate() {
+            let of_text = tokenizer.windows(index, text.into(), windows)?;
+            owners.extend(vec![index; of_text.len()]);
+            encodings.extend(of_text);
+        }
+        Ok((encodings, owners))
     }
 
     /// Returns a text's tokens with their scores, without the special ones around it: transformers' `gather_pre_entities`.

@@ -33,13 +33,7 @@ impl Tokenizer {
                 "adds {n_special} special tokens, but a text may have only {max_length}"
             )));
         }
-        let side = self.config.as_ref();
-        let side = side.map(|config| is_left(config, "truncation_side"));
-        let direction = match side.transpose()?.flatten() {
-            Some(true) => TruncationDirection::Left,
-            Some(false) => TruncationDirection::Right,
-            None => self.sides.truncation,
-        };
+        let direction = self.truncation_side()?;
         let truncation = TruncationParams {
             max_length,
             direction,
@@ -56,6 +50,20 @@ impl Tokenizer {
         }
         let truncated = self.inner.with_truncation(Some(truncation)).map(drop);
         truncated.map_err(|error| self.fail(error.to_string()))
+    }
+
+    /// Returns the side on which texts are truncated.
+    ///
+    /// # Errors
+    /// If `tokenizer_config.json` names another side.
+    pub(in crate::text) fn truncation_side(&self) -> Result<TruncationDirection> {
+        let side = self.config.as_ref();
+        let side = side.map(|config| is_left(config, "truncation_side"));
+        Ok(match side.transpose()?.flatten() {
+            Some(true) => TruncationDirection::Left,
+            Some(false) => TruncationDirection::Right,
+            None => self.sides.truncation,
+        })
     }
 
     /// From now on, leaves a text whole if the strategy in [`Self::truncate_by`] cannot truncate it, instead of refusing it.
@@ -82,6 +90,7 @@ impl Tokenizer {
         }
         all.insert(0, Lowercase.into());
         self.whole.take();
+        self.bare.take();
         let changed = self.inner.with_normalizer(Some(Sequence::new(all)));
         changed
             .map(drop)
@@ -91,6 +100,7 @@ impl Tokenizer {
     /// From now on, adds no special tokens.
     pub(in crate::text) fn leave_out_special_tokens(&mut self) {
         self.whole.take();
+        self.bare.take();
         self.inner.with_post_processor(None::<PostProcessorWrapper>);
     }
 

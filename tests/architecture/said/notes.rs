@@ -34,6 +34,11 @@ const USUAL: &str = "usual_models_get_no_note";
 pub const NOTES: &[Note] = &[
     // Files.
     note(
+        "is no token of the vocabulary",
+        "masks_are_filled_with_the_targets_alone_as_by_transformers",
+        "masks_are_filled_with_the_targets_alone_as_by_transformers",
+    ),
+    note(
         "keys that are not read",
         "a_key_of_config_json_that_nothing_reads_is_noted_by_name",
         "a_key_of_config_json_that_nothing_reads_is_noted_by_name",

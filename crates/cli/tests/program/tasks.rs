@@ -1,4 +1,4 @@
-//! `candle-blocks tag`, `fill`, `classify --labels` and `rank`: lines of JSON as transformers' pipelines and sentence-transformers
+//! `candle-blocks tag`, `fill`, `answer`, `classify --labels` and `rank`: lines of JSON as transformers' pipelines and sentence-transformers
 //! have them, and refusals.
 
 use std::fs;
@@ -154,6 +154,67 @@ fn masks_are_filled_from_a_pipe() {
     let folder = Folder::with("a [MASK] b\n");
     let said = folder.says("fill", &model("fill-uncased"), "", &[]);
     assert_eq!(printed(&said)[0]["blanks"][0].as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn questions_are_answered_from_lines_of_json() {
+    if !is_present("tasks") {
+        return;
+    }
+    let expected = results("answer-bytes");
+    let pairs = expected["examples"].as_array().unwrap().iter();
+    let lines = pairs.map(|pair| {
+        let line = json!({"question": pair[0], "context": pair[1], "id": 7});
+        format!("{line}\n")
+    });
+    let folder = Folder::with(lines.collect::<String>());
+    let case = |flags: &[&str], case: usize| {
+        let said = folder.says("answer", &model("answer-bytes"), "", flags);
+        said.assert_status(0);
+        let found: Vec<Value> = printed(&said).iter().map(rounded).collect();
+        let answers = expected["cases"][case]["answers"]
+            .as_array()
+            .unwrap()
+            .iter();
+        // transformers adds spans of the probability 0 in the order of an unstable sort.
+        let possible = |answer: &&Value| answer["score"].as_f64().unwrap() > 0.0;
+        let lines = answers.map(|answers| {
+            let answers: Vec<&Value> = { answers.as_array().unwrap().iter() }
+                .filter(possible)
+                .collect();
+            rounded(&json!({"answers": answers}))
+        });
+        assert_eq!(found, lines.collect::<Vec<_>>(), "{flags:?}");
+        folder
+            .says("answer", &model("answer-bytes"), "a.jsonl", flags)
+            .assert_status(0);
+        let written = fs::read_to_string(folder.path("a.jsonl")).unwrap();
+        assert_eq!(written, said.stdout);
+    };
+    case(&[], 0);
+    let long = [
+        "--max-length",
+        "24",
+        "--doc-stride",
+        "4",
+        "--max-answer-length",
+        "40",
+    ];
+    case(&[&long[..], &["--top-k", "2"]].concat(), 5);
+    let folder = Folder::with("{\"question\": \"a\", \"context\": \"b\"}\n{\"question\": \"a\"}\n");
+    let said = folder.says("answer", &model("answer-bytes"), "", &[]);
+    said.assert_status(2);
+    assert_says(
+        &said.stderr,
+        &["texts.txt", "line 2", "`context`", "\"question\""],
+    );
+    let folder = Folder::with("{\"question\": \"a\", \"context\": \"b\"}\n");
+    let said = folder.says("answer", &model("fill-bytes"), "", &[]);
+    said.assert_status(2);
+    assert_says(
+        &said.stderr,
+        &["answers no questions", "`candle-blocks fill`"],
+    );
 }
 
 #[test]
@@ -464,6 +525,18 @@ fn rankings_of_wrong_input_are_refused() {
             "o.safetensors",
             &["--query", "a"],
             &["must end in .jsonl"],
+        ),
+        (
+            &joined,
+            "",
+            &["--query", "a", "--truncation", "only_first"],
+            &["truncation", "no effect on similarities"],
+        ),
+        (
+            &joined,
+            "",
+            &["--query", "a", "--truncate-dim", "0"],
+            &["truncate_dim", "above 0"],
         ),
         (
             &joined,
