@@ -130,7 +130,7 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
             model: &args.model,
             compute: &args.compute,
         };
-        return task.embed(&args.output, args.normalize == Some(true));
+        return task.embed(&args.output, args.form.normalize == Some(true));
     }
     let path = args.model.path()?;
     let format = OutputFormat::of(&args.output, &args.texts, &path)?;
