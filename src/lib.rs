@@ -216,6 +216,8 @@ pub mod checkpoint;
 pub mod compat;
 pub mod generate;
 pub mod model;
+#[cfg(feature = "media")]
+pub mod speech;
 #[cfg(feature = "text")]
 pub mod text;
 pub mod trace;

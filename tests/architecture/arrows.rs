@@ -51,6 +51,7 @@ const MODULES: &[(&str, &[Arrows])] = &[
             ("generate", &["model", "checkpoint"]),
             ("compat", &["checkpoint"]),
             ("text", &["generate", "model", "checkpoint"]),
+            ("speech", &["text", "generate", "model", "checkpoint"]),
             ("trace", &["model", "checkpoint"]),
             ("advanced", &["generate", "checkpoint"]),
         ],

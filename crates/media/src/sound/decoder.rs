@@ -1,0 +1,223 @@
+//! Decodes a sound file with symphonia, averages its channels and resamples it.
+
+use std::path::Path;
+
+use candle_blocks_base::Result;
+use symphonia::core::audio::SampleBuffer;
+use symphonia::core::codecs::{CODEC_TYPE_NULL, CodecParameters, DecoderOptions};
+use symphonia::core::errors::Error as SymphoniaError;
+use symphonia::core::formats::{FormatOptions, FormatReader};
+use symphonia::core::io::{MediaSource, MediaSourceStream};
+use symphonia::core::meta::MetadataOptions;
+use symphonia::core::probe::Hint;
+
+use super::resampler::Resampler;
+use super::{MAX_HOURS, Sound, fault};
+
+/// The sampling rates that are read.
+const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
+
+/// The maximum difference between a header's length and the samples of a lossy format, in seconds: encoders count their delay
+/// differently.
+const LOSSY_TOLERANCE: f64 = 0.1;
+
+/// Reads a sound at `rate`; `path` is its name in errors.
+pub(super) fn decode(source: Box<dyn MediaSource>, path: &Path, rate: u32) -> Result<Sound> {
+    let mut format = open(source, path)?;
+    let is_sound = |parameters: &CodecParameters| {
+        parameters.codec != CODEC_TYPE_NULL && parameters.sample_rate.is_some()
+    };
+    let mut tracks = format.tracks().iter();
+    let Some(track) = tracks.find(|track| is_sound(&track.codec_params)) else {
+        return Err(fault(
+            path,
+            "it contains no sound track in a known format; convert it to WAV",
+        ));
+    };
+    let (id, parameters) = (track.id, track.codec_params.clone());
+    let declared = declared_seconds(&parameters);
+    if declared.is_some_and(|seconds| seconds > (MAX_HOURS * 3600) as f64) {
+        return Err(too_long(path));
+    }
+    let unreadable = |error: SymphoniaError| {
+        let reason = format!("a sound that cannot be decoded: {error}; convert it to WAV");
+        fault(path, reason)
+    };
+    let options = DecoderOptions::default();
+    let mut decoder = symphonia::default::get_codecs()
+        .make(&parameters, &options)
+        .map_err(unreadable)?;
+    let mut mono = Mono::new(rate);
+    loop {
+        let packet = match format.next_packet() {
+            Ok(packet) => packet,
+            // symphonia's end of a file.
+            Err(SymphoniaError::IoError(error))
+                if error.kind() == std::io::ErrorKind::UnexpectedEof =>
+            {
+                break;
+            }
+            Err(error) => return Err(mono.damaged(path, &error)),
+        };
+        if packet.track_id() != id {
+            continue;
+        }
+        let decoded = match decoder.decode(&packet) {
+            Ok(decoded) => decoded,
+            Err(error) => return Err(mono.damaged(path, &error)),
+        };
+        let spec = *decoded.spec();
+        let mut samples = SampleBuffer::<f32>::new(decoded.capacity() as u64, spec);
+        samples.copy_interleaved_ref(decoded);
+        mono.push(path, samples.samples(), spec.channels.count(), spec.rate)?;
+    }
+    if let Some(declared) = declared {
+        let tolerance = match parameters.bits_per_sample {
+            Some(_) => 0.0, // a lossless format
+            None => LOSSY_TOLERANCE,
+        };
+        let found = mono.seconds();
+        if found + tolerance + 1e-9 < declared {
+            let reason = format!(
+                "it is truncated: its header declares {declared:.3} seconds, found {found:.3}; copy or download it again"
+            );
+            return Err(fault(path, reason));
+        }
+    }
+    mono.finish(path)
+}
+
+/// Finds the file's format.
+fn open(source: Box<dyn MediaSource>, path: &Path) -> Result<Box<dyn FormatReader>> {
+    let stream = MediaSourceStream::new(source, Default::default());
+    let options = FormatOptions {
+        enable_gapless: true,
+        ..FormatOptions::default()
+    };
+    let probed = symphonia::default::get_probe().format(
+        &Hint::new(),
+        stream,
+        &options,
+        &MetadataOptions::default(),
+    );
+    match probed {
+        Ok(probed) => Ok(probed.format),
+        Err(error) => {
+            let reason = format!(
+                "it is not a sound that can be read ({error}); expected WAV, FLAC, MP3, Ogg Vorbis or M4A (AAC)"
+            );
+            Err(fault(path, reason))
+        }
+    }
+}
+
+/// Returns the length that a file's header declares.
+fn declared_seconds(parameters: &CodecParameters) -> Option<f64> {
+    let (n, rate) = (parameters.n_frames?, parameters.sample_rate?);
+    let seconds = match parameters.time_base {
+        Some(base) => n as f64 * f64::from(base.numer) / f64::from(base.denom),
+        None => n as f64 / f64::from(rate),
+    };
+    // A WAV file that was written to a pipe declares the largest length.
+    let is_of_pipe = (parameters.bits_per_sample)
+        .zip(parameters.channels)
+        .is_some_and(|(bits, channels)| {
+            let bytes = n * u64::from(bits.div_ceil(8)) * channels.count() as u64;
+            bytes > u64::from(u32::MAX) - (1 << 16)
+        });
+    (!is_of_pipe).then_some(seconds)
+}
+
+fn too_long(path: &Path) -> candle_blocks_base::Error {
+    let reason = format!("it is longer than {MAX_HOURS} hours; cut it into shorter files");
+    fault(path, reason)
+}
+
+/// The averaged channels of a sound in progress.
+struct Mono {
+    /// The file's rate and its resampler, known with the first samples.
+    source: Option<(u32, Resampler)>,
+    rate: u32,
+    n_read: u64,
+    averaged: Vec<f32>,
+}
+
+impl Mono {
+    fn new(rate: u32) -> Self {
+        Self {
+            source: None,
+            rate,
+            n_read: 0,
+            averaged: Vec::new(),
+        }
+    }
+
+    /// Returns the number of seconds read.
+    fn seconds(&self) -> f64 {
+        match &self.source {
+            Some((rate, _)) => self.n_read as f64 / f64::from(*rate),
+            None => 0.0,
+        }
+    }
+
+    fn damaged(&self, path: &Path, error: &SymphoniaError) -> candle_blocks_base::Error {
+        let at = self.seconds();
+        let reason = format!("it is damaged after {at:.3} seconds: {error}; copy or encode it again");
+        fault(path, reason)
+    }
+
+    /// Adds interleaved samples.
+    fn push(&mut self, path: &Path, samples: &[f32], channels: usize, rate: u32) -> Result<()> {
+        if channels == 0 || !RATES.contains(&rate) {
+            let reason = format!(
+                "it has {channels} channels at {rate} samples a second, expected at least one channel and {} to {} samples",
+                RATES.start(),
+                RATES.end()
+            );
+            return Err(fault(path, reason));
+        }
+        let resampling = |reason| fault(path, format!("it cannot be resampled: {reason}"));
+        let source = match self.source.take() {
+            Some(source) => source,
+            None => (
+                rate,
+                Resampler::new(rate, self.rate).map_err(resampling)?,
+            ),
+        };
+        let (first_rate, resampler) = self.source.insert(source);
+        if *first_rate != rate {
+            let reason = format!(
+                "its rate changes from {first_rate} to {rate} samples a second; convert it to WAV"
+            );
+            return Err(fault(path, reason));
+        }
+        self.averaged.clear();
+        let frames = samples.chunks_exact(channels);
+        (self.averaged).extend(frames.map(|frame| frame.iter().sum::<f32>() / channels as f32));
+        if let Some(at) = self.averaged.iter().position(|sample| !sample.is_finite()) {
+            let seconds = (self.n_read + at as u64) as f64 / f64::from(rate);
+            let reason = format!(
+                "sample {} (at {seconds:.3} seconds) is {}, expected a finite number",
+                self.n_read + at as u64,
+                self.averaged[at]
+            );
+            return Err(fault(path, reason));
+        }
+        self.n_read += self.averaged.len() as u64;
+        if self.n_read > MAX_HOURS * 3600 * u64::from(rate) {
+            return Err(too_long(path));
+        }
+        resampler.push(&self.averaged).map_err(resampling)
+    }
+
+    fn finish(self, path: &Path) -> Result<Sound> {
+        let resampling = |reason| fault(path, format!("it cannot be resampled: {reason}"));
+        match self.source {
+            Some((_, resampler)) if self.n_read > 0 => Ok(Sound {
+                samples: resampler.finish().map_err(resampling)?,
+                rate: self.rate,
+            }),
+            _ => Err(fault(path, "it contains no samples, expected a sound")),
+        }
+    }
+}

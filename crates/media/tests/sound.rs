@@ -1,0 +1,162 @@
+//! Sounds from files and their spectrograms: ffmpeg and transformers are the judges.
+
+#[path = "../../../tests/shared/sounds.rs"]
+mod sounds;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use candle_blocks_media::sound::{LogMel, LogMelSettings, MAX_HOURS, Sound};
+use safetensors::SafeTensors;
+use serde_json::Value;
+use sounds::{Encoding, samples, wav};
+
+fn weights(local: &str) -> PathBuf {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../weights/speech");
+    repository.join(local)
+}
+
+fn floats(file: &SafeTensors, name: &str) -> Vec<f32> {
+    let bytes = file.tensor(name).unwrap().data().as_chunks::<4>().0;
+    bytes.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+}
+
+fn integers(file: &SafeTensors, name: &str) -> Vec<usize> {
+    let bytes = file.tensor(name).unwrap().data().as_chunks::<8>().0;
+    let numbers = bytes.iter().map(|&bytes| i64::from_le_bytes(bytes) as usize);
+    numbers.collect()
+}
+
+/// Returns the largest difference.
+fn worst(found: impl IntoIterator<Item = f32>, expected: &[f32]) -> f32 {
+    let found: Vec<f32> = found.into_iter().collect();
+    assert_eq!(found.len(), expected.len());
+    let pairs = found.iter().zip(expected);
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, |most, next| {
+        assert!(next.is_finite());
+        f32::max(most, next)
+    })
+}
+
+#[test]
+fn samples_of_every_format_are_those_of_ffmpeg() {
+    let bytes = fs::read(weights("files/samples.safetensors")).unwrap();
+    let judged = SafeTensors::deserialize(&bytes).unwrap();
+    let mut n_files = 0;
+    for name in judged.names().into_iter().filter(|name| !name.ends_with("facts")) {
+        let facts = integers(&judged, &format!("{name}.facts"));
+        let [rate, n, step] = facts[..] else {
+            panic!("{name}: {facts:?}");
+        };
+        let sound = Sound::read(&weights("files").join(name), rate as u32).unwrap();
+        // Decoders of lossy formats round differently, but by less than a bit of 16.
+        let is_lossy = ["mp3", "ogg", "m4a"].contains(&name.rsplit('.').next().unwrap());
+        let tolerance = if is_lossy { 3e-5 } else { 1e-7 };
+        let found = &sound.samples;
+        eprintln!("{name}: {} samples, ffmpeg has {n}", found.len());
+        // An encoder's padding at the end may stay.
+        let shorter = found.len().min(n);
+        assert!(found.len().abs_diff(n) <= if is_lossy { 1152 } else { 0 }, "{name}");
+        let expected = &floats(&judged, name)[..shorter.div_ceil(step)];
+        let found = found[..shorter].iter().step_by(step).copied();
+        let worst = worst(found, expected);
+        assert!(worst <= tolerance, "{name}: {worst}");
+        n_files += 1;
+    }
+    assert_eq!(n_files, 10);
+}
+
+#[test]
+fn spectrograms_are_those_of_transformers() {
+    let bytes = fs::read(weights("spectrograms.safetensors")).unwrap();
+    let judged = SafeTensors::deserialize(&bytes).unwrap();
+    let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
+    let mut n_cases = 0;
+    for (name, said) in metadata.metadata().as_ref().unwrap() {
+        let Ok(Value::Object(said)) = serde_json::from_str(said) else {
+            continue;
+        };
+        let number = |value: &Value| value.as_u64().unwrap() as usize;
+        let key = |key: &str, default: usize| said["keys"].get(key).map_or(default, number);
+        let settings = LogMelSettings {
+            n_mels: key("feature_size", 80),
+            rate: key("sampling_rate", 16000) as u32,
+            hop: key("hop_length", 160),
+            chunk_seconds: key("chunk_length", 30),
+            n_fft: key("n_fft", 400),
+        };
+        let sound = samples(number(&said["seed"]), number(&said["samples"]));
+        let found = LogMel::new(settings).unwrap().spectrogram(&sound).unwrap();
+        assert_eq!(found.n_frames, number(&said["n_frames"]), "{name}");
+        let frames = integers(&judged, &format!("{name}.frames"));
+        let values = (0..found.n_mels)
+            .flat_map(|band| frames.iter().map(move |t| (band, t)))
+            .map(|(band, t)| found.values[band * found.n_frames + t]);
+        let worst = worst(values, &floats(&judged, &format!("{name}.values")));
+        assert!(worst <= 1e-6, "{name}: {worst}");
+        n_cases += 1;
+    }
+    assert_eq!(n_cases, 11);
+}
+
+/// Demands that the bytes are refused with these words, and the file's name.
+#[track_caller]
+fn assert_refused(bytes: Vec<u8>, words: &[&str]) {
+    let error = Sound::from_bytes(bytes, Path::new("odd.bin"), 16000).unwrap_err();
+    let message = error.to_string();
+    for word in words.iter().chain(&["odd.bin"]) {
+        assert!(message.contains(word), "{message}");
+    }
+}
+
+#[test]
+fn files_that_are_no_sound_are_refused_by_name() {
+    assert_refused(Vec::new(), &["empty"]);
+    assert_refused(b"a line of text\n".repeat(100), &["not a sound", "WAV"]);
+    let whole = wav(Encoding::Pcm16, 1, 16000, &samples(1, 3000));
+    assert_refused(whole[..44].to_vec(), &[]);
+    assert_refused(wav(Encoding::Pcm16, 1, 16000, &[]), &["no samples"]);
+    assert_refused(whole[..3000].to_vec(), &["truncated", "0.188", "0.092"]);
+    assert_refused(wav(Encoding::Pcm16, 0, 16000, &[0.5; 100]), &[]);
+    for (value, word) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf")] {
+        let mut samples = samples(1, 3000);
+        samples[1800] = value;
+        let file = wav(Encoding::Float, 2, 16000, &samples);
+        assert_refused(file, &["sample 900", "0.056 seconds", word]);
+    }
+    for rate in [1, 999, u32::MAX / 8] {
+        assert_refused(wav(Encoding::Pcm16, 1, rate, &[0.5; 100]), &[]);
+    }
+    for name in ["stereo.flac", "mono.mp3", "mono.m4a"] {
+        let whole = fs::read(weights("files").join(name)).unwrap();
+        assert_refused(whole[..whole.len() * 2 / 3].to_vec(), &[]);
+    }
+    let error = Sound::read(Path::new("missing.wav"), 16000).unwrap_err();
+    assert!(error.to_string().contains("missing.wav"), "{error}");
+    let error = Sound::read(&weights("files"), 16000).unwrap_err();
+    assert!(error.to_string().contains("regular file"), "{error}");
+}
+
+#[test]
+fn a_sound_beyond_the_limit_is_refused_before_it_is_read() {
+    let hours = MAX_HOURS as u32 * 3600 + 1;
+    let mut file = wav(Encoding::Pcm16, 1, 16000, &[0.25; 100]);
+    let length = (hours * 16000 * 2).to_le_bytes();
+    file[40..44].copy_from_slice(&length);
+    assert_refused(file, &["longer than", "cut it"]);
+}
+
+#[test]
+fn any_number_of_channels_is_averaged_and_any_rate_resampled() {
+    for (channels, rate) in [(1, 8000), (2, 44100), (6, 48000), (8, 96000), (3, 22050)] {
+        let frames = samples(2, rate as usize / 2);
+        let frame = |&x: &f32| vec![x; usize::from(channels)];
+        let interleaved: Vec<f32> = frames.iter().flat_map(frame).collect();
+        let file = wav(Encoding::Float, channels, rate, &interleaved);
+        let sound = Sound::from_bytes(file, Path::new("many"), 16000).unwrap();
+        assert_eq!(sound.samples.len(), 8000, "{channels} at {rate}");
+        assert!((sound.seconds() - 0.5).abs() < 1e-9);
+        let loudest = sound.samples.iter().fold(0f32, |most, x| most.max(x.abs()));
+        assert!((0.1..1.0).contains(&loudest), "{channels} at {rate}: {loudest}");
+    }
+}

@@ -1,0 +1,67 @@
+//! Transcribes sounds.
+
+use std::path::Path;
+
+use candle_blocks_media::sound::Sound;
+
+use super::whisper::Whisper;
+use super::{SpeechOptions, Transcript};
+use crate::error::{Error, Result};
+
+/// Transcribes sounds with Whisper. It owns its model and tokenizer, and can be shared among threads.
+#[derive(Clone, Debug)]
+pub struct Transcriber {
+    whisper: Whisper,
+}
+
+impl Transcriber {
+    /// Opens a folder, packed in f32 for inference on the CPU. [`SpeechOptions`] has more options.
+    ///
+    /// # Errors
+    /// The errors of [`SpeechOptions::transcriber`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        SpeechOptions::default().transcriber(path)
+    }
+
+    pub(super) fn with_options(path: &Path, options: &SpeechOptions) -> Result<Self> {
+        let checkpoint = options.checkpoint.clone().whole().open(path)?;
+        let whisper = Whisper::open(&checkpoint, options)?;
+        Ok(Self { whisper })
+    }
+
+    /// Returns notes on settings in the files that nothing follows.
+    pub fn notes(&self) -> Vec<String> {
+        self.whisper.notes()
+    }
+
+    /// Returns the number of samples in a second of a sound that the model reads.
+    pub fn rate(&self) -> u32 {
+        self.whisper.rate()
+    }
+
+    /// Reads a sound file ([`Sound::read`]) and returns its transcript.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or the errors of [`Self::transcribe`].
+    pub fn transcribe_file(&self, path: impl AsRef<Path>) -> Result<Transcript> {
+        self.transcribe(&Sound::read(path.as_ref(), self.rate())?)
+    }
+
+    /// Returns the transcript of a sound. Whisper reads one that is longer than its window, 30 seconds, window by window, and each
+    /// begins where the last finished segment ended.
+    ///
+    /// # Errors
+    /// If the sound has another rate or no samples, or the model fails.
+    pub fn transcribe(&self, sound: &Sound) -> Result<Transcript> {
+        if sound.rate != self.rate() || sound.samples.is_empty() {
+            let reason = format!(
+                "has {} samples at {} samples a second, expected at least one at {}",
+                sound.samples.len(),
+                sound.rate,
+                self.rate()
+            );
+            return Err(Error::input("sound", reason));
+        }
+        self.whisper.transcribe(&sound.samples)
+    }
+}

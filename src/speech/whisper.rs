@@ -1,0 +1,174 @@
+//! Whisper from samples to text: windows of a spectrogram, generation, and the tokens of all windows.
+//!
+//! The windows follow each other as in transformers' `WhisperGenerationMixin.generate`, the sequential algorithm of section 3.8 in
+//! the paper (Radford et al. 2022): <https://arxiv.org/abs/2212.04356>
+
+use std::sync::Arc;
+
+use candle_blocks_media::sound::{LogMel, Spectrogram};
+use candle_core::{Device, Tensor};
+
+use super::chunks::{Splitting, TimestampTokens, decoded, split};
+use super::segments::{INPUT_STRIDE, kept};
+use super::{SpeechOptions, TimestampKind, Transcript, processor_config};
+use crate::checkpoint::Checkpoint;
+use crate::config::EmbeddingsConfig;
+use crate::error::{Error, Result};
+use crate::generate::{BeamOptions, GenerationOptions, Generator, Sampler};
+use crate::model::{Encoded, ModelInput, Seq2Seq};
+use crate::text::Tokenizer;
+
+/// A Whisper model with its tokenizer and settings.
+#[derive(Clone, Debug)]
+pub(super) struct Whisper {
+    model: Arc<Seq2Seq>,
+    tokenizer: Arc<Tokenizer>,
+    log_mel: LogMel,
+    /// The number of frames that the encoder reads at once.
+    window: usize,
+    device: Device,
+    kind: TimestampKind,
+    plain: Generator,
+    /// The generator that writes timestamps, or why the model has none.
+    timed: std::result::Result<Generator, String>,
+}
+
+/// The tokens of a sound.
+struct Spoken {
+    tokens: Vec<u32>,
+    splitting: Splitting,
+}
+
+impl Whisper {
+    pub fn open(checkpoint: &Checkpoint, options: &SpeechOptions) -> Result<Self> {
+        let plain = GenerationOptions::of_speech(checkpoint, &options.request)?;
+        let timed = options.request.clone().with_timestamps();
+        let timed = GenerationOptions::of_speech(checkpoint, &timed);
+        let folder = checkpoint.files().directory();
+        let json = processor_config::open(folder)?;
+        let log_mel = LogMel::new(processor_config::log_mel(&json)?)?;
+        let tokenizer = Tokenizer::of(checkpoint)?;
+        let model = options.loader(checkpoint).seq2seq()?;
+        let EmbeddingsConfig::Spectrum(spectrum) = &model.encoder().config().embeddings else {
+            let reason = "the model's encoder reads no spectrogram; expected a Whisper checkpoint";
+            return Err(Error::InvalidConfig(reason.to_string()));
+        };
+        if spectrum.n_mels != log_mel.settings().n_mels {
+            let reason = format!(
+                "found {}, but the model reads {} bands (num_mel_bins in config.json); use the file that was published with the weights",
+                log_mel.settings().n_mels,
+                spectrum.n_mels
+            );
+            return Err(json.error(&["feature_size"], reason));
+        }
+        let window = INPUT_STRIDE * spectrum.n_positions;
+        if let EmbeddingsConfig::Tokens(tokens) = &model.decoder().config().embeddings {
+            tokenizer.check_vocabulary(tokens.n_tokens)?;
+        }
+        let decoder = Arc::new(model.decoder().clone());
+        let generator = |mut generation: GenerationOptions| {
+            if let Some(beams) = options.beams {
+                generation.beams = BeamOptions {
+                    beams,
+                    ..generation.beams
+                };
+            }
+            Generator::new(decoder.clone(), generation)
+        };
+        Ok(Self {
+            plain: generator(plain)?,
+            timed: match timed {
+                Err(_) if options.timestamps != TimestampKind::None => return Err(timed.unwrap_err()),
+                timed => timed.and_then(&generator).map_err(|error| error.to_string()),
+            },
+            device: model.encoder().device().clone(),
+            model: Arc::new(model),
+            tokenizer: Arc::new(tokenizer),
+            log_mel,
+            window,
+            kind: options.timestamps,
+        })
+    }
+
+    pub fn notes(&self) -> Vec<String> {
+        let notes = self.plain.options().notes.iter().cloned();
+        notes.chain(self.tokenizer.notes()).collect()
+    }
+
+    pub fn rate(&self) -> u32 {
+        self.log_mel.settings().rate
+    }
+
+    pub fn transcribe(&self, samples: &[f32]) -> Result<Transcript> {
+        let spectrogram = self.log_mel.spectrogram(samples)?;
+        let spoken = self.spoken(&spectrogram)?;
+        let generator = self.timed.as_ref().unwrap_or(&self.plain);
+        let times = TimestampTokens {
+            first: (generator.options().timestamps).map_or(u32::MAX, |rules| rules.first()),
+            precision: self.log_mel.settings().chunk_seconds as f64
+                / (self.window / INPUT_STRIDE) as f64,
+        };
+        let Spoken { tokens, splitting } = spoken;
+        let chunks = split(&self.tokenizer, &tokens, times, splitting);
+        let transcript = decoded(&self.tokenizer, &tokens, &chunks)?;
+        Ok(match self.kind {
+            TimestampKind::None => Transcript {
+                chunks: Vec::new(),
+                ..transcript
+            },
+            TimestampKind::Segment => transcript,
+        })
+    }
+
+    /// Generates the tokens of all windows.
+    fn spoken(&self, spectrogram: &Spectrogram) -> Result<Spoken> {
+        let is_long = spectrogram.n_frames > self.window;
+        let splitting = match self.kind {
+            TimestampKind::None => Splitting::Languages,
+            TimestampKind::Segment => Splitting::Timestamps,
+        };
+        let generator = match (is_long, self.kind) {
+            (false, TimestampKind::None) => &self.plain,
+            _ => self.timed.as_ref().map_err(|reason| {
+                let reason = format!(
+                    "the sound is longer than the model's window, and its parts are found by timestamps: {reason}"
+                );
+                Error::InvalidConfig(reason)
+            })?,
+        };
+        let (mut tokens, mut at, mut beginning) = (Vec::new(), 0, None);
+        while at < spectrogram.n_frames {
+            let n_frames = self.window.min(spectrogram.n_frames - at);
+            let encoded = self.encoded(spectrogram, at, n_frames)?;
+            let prompts = match &beginning {
+                Some(prompts) => prompts,
+                // A sound has the language of its first window.
+                None => beginning.insert(generator.beginnings(&encoded)?),
+            };
+            let mut generation =
+                generator.start_with_encoder(encoded, prompts, Sampler::greedy())?;
+            for step in &mut generation {
+                step?;
+            }
+            let mut new = generation.into_tokens().swap_remove(0);
+            new.pop_if(|last| generator.options().stop_tokens.contains(last));
+            let first = generator.options().timestamps.map_or(u32::MAX, |rules| rules.first());
+            let kept = kept(&new, first, n_frames);
+            tokens.extend_from_slice(&new[kept.tokens]);
+            at += kept.n_frames;
+        }
+        Ok(Spoken { tokens, splitting })
+    }
+
+    /// Runs the encoder on a window that begins at a frame; frames beyond `n_frames` are zero, as in transformers.
+    fn encoded(&self, spectrogram: &Spectrogram, at: usize, n_frames: usize) -> Result<Encoded> {
+        let mut values = Vec::with_capacity(spectrogram.n_mels * self.window);
+        for band in spectrogram.values.chunks_exact(spectrogram.n_frames.max(1)) {
+            values.extend_from_slice(&band[at..at + n_frames]);
+            values.resize(values.len() + self.window - n_frames, 0.0);
+        }
+        let shape = (1, spectrogram.n_mels, self.window);
+        let features = Tensor::from_vec(values, shape, &self.device)?;
+        Ok(self.model.encode(&ModelInput::spectrum(&features))?)
+    }
+}
