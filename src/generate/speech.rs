@@ -218,7 +218,9 @@ pub(crate) fn language_of_token(text: &str) -> Option<&'static str> {
     let code = text.get(2..text.len().checked_sub(2)?)?;
     let lines = include_str!("languages.txt").lines();
     let mut lines = lines.filter_map(|line| line.split_once(": "));
-    lines.find(|(known, _)| *known == code).map(|(_, name)| name)
+    lines
+        .find(|(known, _)| *known == code)
+        .map(|(_, name)| name)
 }
 
 fn task_token(json: &ConfigJson, task: &str, known: Option<&BTreeMap<String, u32>>) -> Result<u32> {

@@ -52,7 +52,9 @@ pub(super) fn split(
     let is_time = |token: u32| token >= times.first;
     for (i, &token) in tokens.iter().enumerate() {
         if tokenizer.is_special(token) {
-            let Some(named) = tokenizer.token(token).and_then(|text| language_of_token(&text))
+            let Some(named) = tokenizer
+                .token(token)
+                .and_then(|text| language_of_token(&text))
             else {
                 continue;
             };

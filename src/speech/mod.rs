@@ -15,13 +15,20 @@
 //! # Ok::<(), candle_blocks::Error>(())
 //! ```
 
+mod alignment;
 mod chunks;
+mod ctc;
+mod ctc_vocabulary;
+mod dynamic_time_warping;
 mod options;
+mod outer_tensors;
 mod processor_config;
 mod segments;
 mod transcriber;
 mod transcript;
+mod waveform_encoder;
 mod whisper;
+mod words;
 
 pub use candle_blocks_media::sound::Sound;
 pub use options::{SpeechOptions, TimestampKind};

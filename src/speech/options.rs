@@ -40,6 +40,8 @@ pub enum TimestampKind {
     /// A beginning and an end for each segment that the model writes: `return_timestamps=True` in transformers. Only Whisper has
     /// segments.
     Segment,
+    /// A beginning and an end for each word, by the model's cross-attention: `return_timestamps="word"` in transformers.
+    Word,
 }
 
 /// The form of the weights.
@@ -62,8 +64,9 @@ impl FromStr for TimestampKind {
         match name {
             "none" => Ok(Self::None),
             "segment" => Ok(Self::Segment),
+            "word" => Ok(Self::Word),
             _ => {
-                let reason = format!("found {name:?}, expected \"none\" or \"segment\"");
+                let reason = format!("found {name:?}, expected \"none\", \"segment\" or \"word\"");
                 Err(Error::input("timestamps", reason))
             }
         }
@@ -100,13 +103,21 @@ impl SpeechOptions {
         self
     }
 
-    /// Opens Whisper.
+    /// Opens Whisper, or wav2vec 2.0, HuBERT or data2vec with a CTC head.
     ///
     /// # Errors
     /// If the checkpoint is no speech model with a known way to text, a file is missing or malformed, an option does not fit the
     /// model, or the tokenizer belongs to another model.
     pub fn transcriber(self, path: impl AsRef<Path>) -> Result<Transcriber> {
         Transcriber::with_options(path.as_ref(), &self)
+    }
+
+    /// Returns the type and the device in which layers compute.
+    pub(super) fn computation(&self) -> (DType, Device) {
+        match &self.form {
+            WeightForm::Packed(_) => (DType::F32, Device::Cpu),
+            WeightForm::Plain(dtype, device) => (*dtype, device.clone()),
+        }
     }
 
     pub(super) fn loader<'c>(&self, checkpoint: &'c Checkpoint) -> Loader<'c> {

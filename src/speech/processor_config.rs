@@ -30,7 +30,10 @@ pub(super) fn open(folder: &Path) -> Result<ConfigJson> {
 /// # Errors
 /// If a value has the wrong type, or requests what is not supported.
 pub(super) fn log_mel(json: &ConfigJson) -> Result<LogMelSettings> {
-    json.only("feature_extractor_type", &["WhisperFeatureExtractor".into()])?;
+    json.only(
+        "feature_extractor_type",
+        &["WhisperFeatureExtractor".into()],
+    )?;
     json.only("dither", &[0.0.into(), 0.into()])?;
     json.only("padding_value", &[0.0.into(), 0.into()])?;
     let default = LogMelSettings::default();
@@ -48,7 +51,10 @@ pub(super) fn log_mel(json: &ConfigJson) -> Result<LogMelSettings> {
 /// # Errors
 /// If a value has the wrong type, or requests what is not supported.
 pub(super) fn waveform(json: &ConfigJson) -> Result<WaveformSettings> {
-    json.only("feature_extractor_type", &["Wav2Vec2FeatureExtractor".into()])?;
+    json.only(
+        "feature_extractor_type",
+        &["Wav2Vec2FeatureExtractor".into()],
+    )?;
     json.only("feature_size", &[1.into()])?;
     Ok(WaveformSettings {
         rate: rate(json)?,

@@ -21,7 +21,9 @@ pub(super) struct Kept {
 pub(super) fn kept(tokens: &[u32], first_timestamp: u32, n_frames: usize) -> Kept {
     let is_time = |token: u32| token >= first_timestamp;
     let pairs = tokens.windows(2);
-    let last_pair = pairs.clone().rposition(|pair| is_time(pair[0]) && is_time(pair[1]));
+    let last_pair = pairs
+        .clone()
+        .rposition(|pair| is_time(pair[0]) && is_time(pair[1]));
     let ends_with_one_time = match tokens {
         [.., before, last] => !is_time(*before) && is_time(*last),
         _ => false,

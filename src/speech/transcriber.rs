@@ -4,14 +4,22 @@ use std::path::Path;
 
 use candle_blocks_media::sound::Sound;
 
+use super::ctc::Ctc;
 use super::whisper::Whisper;
 use super::{SpeechOptions, Transcript};
 use crate::error::{Error, Result};
 
-/// Transcribes sounds with Whisper. It owns its model and tokenizer, and can be shared among threads.
+/// Transcribes sounds with Whisper, or with a CTC head on wav2vec 2.0, HuBERT or data2vec. It owns its model and tokenizer, and can
+/// be shared among threads.
 #[derive(Clone, Debug)]
 pub struct Transcriber {
-    whisper: Whisper,
+    model: SpeechModel,
+}
+
+#[derive(Clone, Debug)]
+enum SpeechModel {
+    Whisper(Box<Whisper>),
+    Ctc(Box<Ctc>),
 }
 
 impl Transcriber {
@@ -25,18 +33,27 @@ impl Transcriber {
 
     pub(super) fn with_options(path: &Path, options: &SpeechOptions) -> Result<Self> {
         let checkpoint = options.checkpoint.clone().whole().open(path)?;
-        let whisper = Whisper::open(&checkpoint, options)?;
-        Ok(Self { whisper })
+        let model = match Ctc::fits(&checkpoint)? {
+            true => SpeechModel::Ctc(Box::new(Ctc::open(&checkpoint, options)?)),
+            false => SpeechModel::Whisper(Box::new(Whisper::open(&checkpoint, options)?)),
+        };
+        Ok(Self { model })
     }
 
     /// Returns notes on settings in the files that nothing follows.
     pub fn notes(&self) -> Vec<String> {
-        self.whisper.notes()
+        match &self.model {
+            SpeechModel::Whisper(whisper) => whisper.notes(),
+            SpeechModel::Ctc(_) => Vec::new(),
+        }
     }
 
     /// Returns the number of samples in a second of a sound that the model reads.
     pub fn rate(&self) -> u32 {
-        self.whisper.rate()
+        match &self.model {
+            SpeechModel::Whisper(whisper) => whisper.rate(),
+            SpeechModel::Ctc(ctc) => ctc.rate(),
+        }
     }
 
     /// Reads a sound file ([`Sound::read`]) and returns its transcript.
@@ -48,7 +65,7 @@ impl Transcriber {
     }
 
     /// Returns the transcript of a sound. Whisper reads one that is longer than its window, 30 seconds, window by window, and each
-    /// begins where the last finished segment ended.
+    /// begins where the last finished segment ended. A model with a CTC head reads a sound as a whole.
     ///
     /// # Errors
     /// If the sound has another rate or no samples, or the model fails.
@@ -62,6 +79,9 @@ impl Transcriber {
             );
             return Err(Error::input("sound", reason));
         }
-        self.whisper.transcribe(&sound.samples)
+        match &self.model {
+            SpeechModel::Whisper(whisper) => whisper.transcribe(&sound.samples),
+            SpeechModel::Ctc(ctc) => ctc.transcribe(&sound.samples),
+        }
     }
 }

@@ -8,15 +8,20 @@ use std::sync::Arc;
 use candle_blocks_media::sound::{LogMel, Spectrogram};
 use candle_core::{Device, Tensor};
 
-use super::chunks::{Splitting, TimestampTokens, decoded, split};
+use super::alignment::Alignment;
+use super::chunks::{Splitting, TimestampTokens, TokenChunk, decoded, rounded, split};
 use super::segments::{INPUT_STRIDE, kept};
-use super::{SpeechOptions, TimestampKind, Transcript, processor_config};
+use super::words::words;
+use super::{Chunk, SpeechOptions, TimestampKind, Transcript, processor_config};
 use crate::checkpoint::Checkpoint;
 use crate::config::EmbeddingsConfig;
 use crate::error::{Error, Result};
 use crate::generate::{BeamOptions, GenerationOptions, Generator, Sampler};
 use crate::model::{Encoded, ModelInput, Seq2Seq};
 use crate::text::Tokenizer;
+
+/// The seconds from one frame to the next by which transformers moves the times of a window, whatever the settings are.
+const SECONDS_PER_FRAME: f64 = 0.01;
 
 /// A Whisper model with its tokenizer and settings.
 #[derive(Clone, Debug)]
@@ -31,12 +36,15 @@ pub(super) struct Whisper {
     plain: Generator,
     /// The generator that writes timestamps, or why the model has none.
     timed: std::result::Result<Generator, String>,
+    /// For times of words.
+    alignment: Option<Alignment>,
 }
 
 /// The tokens of a sound.
 struct Spoken {
     tokens: Vec<u32>,
-    splitting: Splitting,
+    /// With [`TimestampKind::Word`], the time of each token.
+    times: Vec<f64>,
 }
 
 impl Whisper {
@@ -65,6 +73,10 @@ impl Whisper {
         if let EmbeddingsConfig::Tokens(tokens) = &model.decoder().config().embeddings {
             tokenizer.check_vocabulary(tokens.n_tokens)?;
         }
+        let alignment = match options.timestamps {
+            TimestampKind::Word => Some(Alignment::open(checkpoint, model.decoder())?),
+            TimestampKind::None | TimestampKind::Segment => None,
+        };
         let decoder = Arc::new(model.decoder().clone());
         let generator = |mut generation: GenerationOptions| {
             if let Some(beams) = options.beams {
@@ -78,8 +90,12 @@ impl Whisper {
         Ok(Self {
             plain: generator(plain)?,
             timed: match timed {
-                Err(_) if options.timestamps != TimestampKind::None => return Err(timed.unwrap_err()),
-                timed => timed.and_then(&generator).map_err(|error| error.to_string()),
+                Err(_) if options.timestamps != TimestampKind::None => {
+                    return Err(timed.unwrap_err());
+                }
+                timed => timed
+                    .and_then(&generator)
+                    .map_err(|error| error.to_string()),
             },
             device: model.encoder().device().clone(),
             model: Arc::new(model),
@@ -87,6 +103,7 @@ impl Whisper {
             log_mel,
             window,
             kind: options.timestamps,
+            alignment,
         })
     }
 
@@ -101,32 +118,62 @@ impl Whisper {
 
     pub fn transcribe(&self, samples: &[f32]) -> Result<Transcript> {
         let spectrogram = self.log_mel.spectrogram(samples)?;
-        let spoken = self.spoken(&spectrogram)?;
+        let n_frames = samples.len().div_ceil(self.log_mel.settings().hop);
+        let Spoken { tokens, times } = self.spoken(&spectrogram, n_frames)?;
         let generator = self.timed.as_ref().unwrap_or(&self.plain);
-        let times = TimestampTokens {
+        let meaning = TimestampTokens {
             first: (generator.options().timestamps).map_or(u32::MAX, |rules| rules.first()),
             precision: self.log_mel.settings().chunk_seconds as f64
                 / (self.window / INPUT_STRIDE) as f64,
         };
-        let Spoken { tokens, splitting } = spoken;
-        let chunks = split(&self.tokenizer, &tokens, times, splitting);
-        let transcript = decoded(&self.tokenizer, &tokens, &chunks)?;
-        Ok(match self.kind {
-            TimestampKind::None => Transcript {
-                chunks: Vec::new(),
-                ..transcript
-            },
-            TimestampKind::Segment => transcript,
+        let splitting = match self.kind {
+            TimestampKind::None => Splitting::Languages,
+            TimestampKind::Segment | TimestampKind::Word => Splitting::Timestamps,
+        };
+        let segments = split(&self.tokenizer, &tokens, meaning, splitting);
+        let transcript = decoded(&self.tokenizer, &tokens, &segments)?;
+        let chunks = match self.kind {
+            TimestampKind::None => Vec::new(),
+            TimestampKind::Segment => return Ok(transcript),
+            TimestampKind::Word => self.words(&tokens, &times, &segments)?,
+        };
+        Ok(Transcript {
+            chunks,
+            ..transcript
         })
     }
 
-    /// Generates the tokens of all windows.
-    fn spoken(&self, spectrogram: &Spectrogram) -> Result<Spoken> {
+    /// Returns the words of all segments. A word begins when the token before it does.
+    fn words(&self, tokens: &[u32], times: &[f64], segments: &[TokenChunk]) -> Result<Vec<Chunk>> {
+        let mut chunks = Vec::new();
+        let config = self.tokenizer.config();
+        let of_files = config
+            .map(|json| json.text(&["language"]))
+            .transpose()?
+            .flatten();
+        let begin = |i: usize| i.checked_sub(1).map_or(0.0, |before| times[before]);
+        for segment in segments {
+            let ids: Vec<u32> = segment.tokens.iter().map(|&i| tokens[i]).collect();
+            let language = segment
+                .language
+                .or(of_files.as_deref())
+                .unwrap_or("english");
+            for word in words(&self.tokenizer, &ids, language)? {
+                let place = |i: Option<&usize>| i.map(|&i| segment.tokens[i]);
+                let from = place(word.tokens.first()).map(|i| rounded(begin(i)));
+                let to = place(word.tokens.last()).map(|i| rounded(times[i]));
+                chunks.push(Chunk {
+                    text: word.text,
+                    timestamp: (from, to),
+                });
+            }
+        }
+        Ok(chunks)
+    }
+
+    /// Generates the tokens of all windows. The sound ends at frame `n_heard`, after which there may be silence.
+    fn spoken(&self, spectrogram: &Spectrogram, n_heard: usize) -> Result<Spoken> {
         let is_long = spectrogram.n_frames > self.window;
-        let splitting = match self.kind {
-            TimestampKind::None => Splitting::Languages,
-            TimestampKind::Segment => Splitting::Timestamps,
-        };
         let generator = match (is_long, self.kind) {
             (false, TimestampKind::None) => &self.plain,
             _ => self.timed.as_ref().map_err(|reason| {
@@ -136,7 +183,8 @@ impl Whisper {
                 Error::InvalidConfig(reason)
             })?,
         };
-        let (mut tokens, mut at, mut beginning) = (Vec::new(), 0, None);
+        let (mut tokens, mut times) = (Vec::new(), Vec::new());
+        let (mut at, mut beginning) = (0, None);
         while at < spectrogram.n_frames {
             let n_frames = self.window.min(spectrogram.n_frames - at);
             let encoded = self.encoded(spectrogram, at, n_frames)?;
@@ -146,18 +194,34 @@ impl Whisper {
                 None => beginning.insert(generator.beginnings(&encoded)?),
             };
             let mut generation =
-                generator.start_with_encoder(encoded, prompts, Sampler::greedy())?;
+                generator.start_with_encoder(encoded.clone(), prompts, Sampler::greedy())?;
             for step in &mut generation {
                 step?;
             }
+            let mut all_times = Vec::new();
             let mut new = generation.into_tokens().swap_remove(0);
+            if let Some(alignment) = &self.alignment {
+                let heard = n_heard.min(spectrogram.n_frames) as isize - at as isize;
+                let prompt = (prompts[0].as_slice(), new.as_slice());
+                let of_new = alignment.times(generator.model(), &encoded, prompt, heard)?;
+                // transformers adds in f32.
+                let offset = (at as f64 * SECONDS_PER_FRAME) as f32;
+                all_times = of_new
+                    .iter()
+                    .map(|&time| f64::from(time as f32 + offset))
+                    .collect();
+            }
             new.pop_if(|last| generator.options().stop_tokens.contains(last));
-            let first = generator.options().timestamps.map_or(u32::MAX, |rules| rules.first());
+            let first = generator
+                .options()
+                .timestamps
+                .map_or(u32::MAX, |rules| rules.first());
             let kept = kept(&new, first, n_frames);
+            times.extend_from_slice(all_times.get(kept.tokens.clone()).unwrap_or_default());
             tokens.extend_from_slice(&new[kept.tokens]);
             at += kept.n_frames;
         }
-        Ok(Spoken { tokens, splitting })
+        Ok(Spoken { tokens, times })
     }
 
     /// Runs the encoder on a window that begins at a frame; frames beyond `n_frames` are zero, as in transformers.

@@ -23,6 +23,8 @@ mod run;
 mod tag;
 mod texts;
 mod threads;
+#[cfg(feature = "media")]
+mod transcribe;
 mod verify;
 mod zero_shot;
 
@@ -59,6 +61,9 @@ enum Command {
     Tag(tag::Args),
     /// Fill the masks in each line of a text file with the most probable tokens.
     Fill(fill::Args),
+    /// Transcribe sound files with Whisper, with or without times.
+    #[cfg(feature = "media")]
+    Transcribe(transcribe::Args),
     /// Quantize the blocks of a checkpoint to 4 to 8 bits, as a GGUF file or as compressed-tensors.
     #[command(visible_alias = "quantise")]
     Quantize(quantize::Args),
@@ -88,6 +93,8 @@ fn main() -> ExitCode {
         Command::Rank(args) => rank::rank(&args),
         Command::Tag(args) => tag::tag(&args),
         Command::Fill(args) => fill::fill(&args),
+        #[cfg(feature = "media")]
+        Command::Transcribe(args) => transcribe::transcribe(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Bench(args) => bench::bench(&args),
     };

@@ -18,12 +18,17 @@ fn weights(local: &str) -> PathBuf {
 
 fn floats(file: &SafeTensors, name: &str) -> Vec<f32> {
     let bytes = file.tensor(name).unwrap().data().as_chunks::<4>().0;
-    bytes.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+    bytes
+        .iter()
+        .map(|&bytes| f32::from_le_bytes(bytes))
+        .collect()
 }
 
 fn integers(file: &SafeTensors, name: &str) -> Vec<usize> {
     let bytes = file.tensor(name).unwrap().data().as_chunks::<8>().0;
-    let numbers = bytes.iter().map(|&bytes| i64::from_le_bytes(bytes) as usize);
+    let numbers = bytes
+        .iter()
+        .map(|&bytes| i64::from_le_bytes(bytes) as usize);
     numbers.collect()
 }
 
@@ -43,7 +48,11 @@ fn samples_of_every_format_are_those_of_ffmpeg() {
     let bytes = fs::read(weights("files/samples.safetensors")).unwrap();
     let judged = SafeTensors::deserialize(&bytes).unwrap();
     let mut n_files = 0;
-    for name in judged.names().into_iter().filter(|name| !name.ends_with("facts")) {
+    for name in judged
+        .names()
+        .into_iter()
+        .filter(|name| !name.ends_with("facts"))
+    {
         let facts = integers(&judged, &format!("{name}.facts"));
         let [rate, n, step] = facts[..] else {
             panic!("{name}: {facts:?}");
@@ -56,7 +65,10 @@ fn samples_of_every_format_are_those_of_ffmpeg() {
         eprintln!("{name}: {} samples, ffmpeg has {n}", found.len());
         // An encoder's padding at the end may stay.
         let shorter = found.len().min(n);
-        assert!(found.len().abs_diff(n) <= if is_lossy { 1152 } else { 0 }, "{name}");
+        assert!(
+            found.len().abs_diff(n) <= if is_lossy { 1152 } else { 0 },
+            "{name}"
+        );
         let expected = &floats(&judged, name)[..shorter.div_ceil(step)];
         let found = found[..shorter].iter().step_by(step).copied();
         let worst = worst(found, expected);
@@ -157,6 +169,9 @@ fn any_number_of_channels_is_averaged_and_any_rate_resampled() {
         assert_eq!(sound.samples.len(), 8000, "{channels} at {rate}");
         assert!((sound.seconds() - 0.5).abs() < 1e-9);
         let loudest = sound.samples.iter().fold(0f32, |most, x| most.max(x.abs()));
-        assert!((0.1..1.0).contains(&loudest), "{channels} at {rate}: {loudest}");
+        assert!(
+            (0.1..1.0).contains(&loudest),
+            "{channels} at {rate}: {loudest}"
+        );
     }
 }

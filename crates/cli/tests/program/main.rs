@@ -16,6 +16,9 @@ mod numbers;
 mod said;
 #[path = "../../../../tests/shared/scratch.rs"]
 mod scratch;
+#[cfg(feature = "media")]
+#[path = "../../../../tests/shared/sounds.rs"]
+mod sounds;
 #[path = "../../../../tests/shared/synthetic.rs"]
 mod synthetic;
 #[path = "../../../../tests/shared/weights.rs"]
@@ -47,5 +50,7 @@ mod run;
 mod speech;
 mod tasks;
 mod texts;
+#[cfg(feature = "media")]
+mod transcribe;
 mod two_stacks;
 mod whole_models;

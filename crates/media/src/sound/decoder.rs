@@ -162,7 +162,8 @@ impl Mono {
 
     fn damaged(&self, path: &Path, error: &SymphoniaError) -> candle_blocks_base::Error {
         let at = self.seconds();
-        let reason = format!("it is damaged after {at:.3} seconds: {error}; copy or encode it again");
+        let reason =
+            format!("it is damaged after {at:.3} seconds: {error}; copy or encode it again");
         fault(path, reason)
     }
 
@@ -179,10 +180,7 @@ impl Mono {
         let resampling = |reason| fault(path, format!("it cannot be resampled: {reason}"));
         let source = match self.source.take() {
             Some(source) => source,
-            None => (
-                rate,
-                Resampler::new(rate, self.rate).map_err(resampling)?,
-            ),
+            None => (rate, Resampler::new(rate, self.rate).map_err(resampling)?),
         };
         let (first_rate, resampler) = self.source.insert(source);
         if *first_rate != rate {

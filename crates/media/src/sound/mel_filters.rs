@@ -28,7 +28,10 @@ impl MelFilter {
             };
             let all: Vec<f64> = bins.iter().map(|&bin| weight(bin)).collect();
             let first = all.iter().position(|&w| w > 0.0).unwrap_or(0);
-            let end = all.iter().rposition(|&w| w > 0.0).map_or(0, |last| last + 1);
+            let end = all
+                .iter()
+                .rposition(|&w| w > 0.0)
+                .map_or(0, |last| last + 1);
             Self {
                 first_bin: first,
                 weights: all[first..end.max(first)].to_vec(),

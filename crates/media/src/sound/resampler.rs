@@ -77,7 +77,11 @@ impl Resampler {
                 break;
             };
             // Silence after the end moves the last samples out of the filter.
-            let filled = self.pending.len().max(1).next_multiple_of(fft.input_frames_next());
+            let filled = self
+                .pending
+                .len()
+                .max(1)
+                .next_multiple_of(fft.input_frames_next());
             self.pending.resize(filled, 0.0);
             self.resample()?;
         }

@@ -1,0 +1,9 @@
+//! Sounds to text: transformers' pipeline for speech is the judge.
+
+#[path = "../shared/sounds.rs"]
+mod sounds;
+#[path = "../shared/weights.rs"]
+mod weights;
+
+mod refused;
+mod whisper;
