@@ -5,5 +5,7 @@ mod sounds;
 #[path = "../shared/weights.rs"]
 mod weights;
 
+mod ctc;
+mod judged;
 mod refused;
 mod whisper;
