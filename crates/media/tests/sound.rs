@@ -154,8 +154,20 @@ fn a_sound_beyond_the_limit_is_refused_before_it_is_read() {
     let hours = MAX_HOURS as u32 * 3600 + 1;
     let mut file = wav(Encoding::Pcm16, 1, 16000, &[0.25; 100]);
     let length = (hours * 16000 * 2).to_le_bytes();
+    file[4..8].copy_from_slice(&length);
     file[40..44].copy_from_slice(&length);
     assert_refused(file, &["longer than", "cut it"]);
+}
+
+#[test]
+fn a_wav_file_that_was_written_to_a_pipe_is_read_to_its_end() {
+    let expected = samples(1, 5000);
+    let mut file = wav(Encoding::Pcm16, 1, 16000, &expected);
+    for at in [4, 40] {
+        file[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+    }
+    let sound = Sound::from_bytes(file, Path::new("pipe"), 16000).unwrap();
+    assert_eq!(sound.samples, expected);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Decodes a sound file with symphonia, averages its channels and resamples it.
 
+use std::io::{Seek, SeekFrom};
 use std::path::Path;
 
-use candle_blocks_base::Result;
+use candle_blocks_base::{Error, Result};
 use symphonia::core::audio::SampleBuffer;
 use symphonia::core::codecs::{CODEC_TYPE_NULL, CodecParameters, DecoderOptions};
 use symphonia::core::errors::Error as SymphoniaError;
@@ -11,6 +12,7 @@ use symphonia::core::io::{MediaSource, MediaSourceStream};
 use symphonia::core::meta::MetadataOptions;
 use symphonia::core::probe::Hint;
 
+use super::edit_list::seconds_before;
 use super::resampler::Resampler;
 use super::{MAX_HOURS, Sound, fault};
 
@@ -22,7 +24,11 @@ const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
 const LOSSY_TOLERANCE: f64 = 0.1;
 
 /// Reads a sound at `rate`; `path` is its name in errors.
-pub(super) fn decode(source: Box<dyn MediaSource>, path: &Path, rate: u32) -> Result<Sound> {
+pub(super) fn decode(mut source: Box<dyn MediaSource>, path: &Path, rate: u32) -> Result<Sound> {
+    let before = seconds_before(&mut *source);
+    source
+        .seek(SeekFrom::Start(0))
+        .map_err(|cause| Error::io(path, "read", cause))?;
     let mut format = open(source, path)?;
     let is_sound = |parameters: &CodecParameters| {
         parameters.codec != CODEC_TYPE_NULL && parameters.sample_rate.is_some()
@@ -47,7 +53,7 @@ pub(super) fn decode(source: Box<dyn MediaSource>, path: &Path, rate: u32) -> Re
     let mut decoder = symphonia::default::get_codecs()
         .make(&parameters, &options)
         .map_err(unreadable)?;
-    let mut mono = Mono::new(rate);
+    let mut mono = Mono::new(rate, before);
     loop {
         let packet = match format.next_packet() {
             Ok(packet) => packet,
@@ -138,15 +144,18 @@ struct Mono {
     /// The file's rate and its resampler, known with the first samples.
     source: Option<(u32, Resampler)>,
     rate: u32,
+    /// The seconds before the beginning, which are left out.
+    before: f64,
     n_read: u64,
     averaged: Vec<f32>,
 }
 
 impl Mono {
-    fn new(rate: u32) -> Self {
+    fn new(rate: u32, before: f64) -> Self {
         Self {
             source: None,
             rate,
+            before,
             n_read: 0,
             averaged: Vec::new(),
         }
@@ -201,21 +210,31 @@ impl Mono {
             );
             return Err(fault(path, reason));
         }
+        let n_before = (self.before * f64::from(rate)).round() as u64;
+        let left_out = n_before.saturating_sub(self.n_read);
+        let left_out = left_out.min(self.averaged.len() as u64) as usize;
         self.n_read += self.averaged.len() as u64;
         if self.n_read > MAX_HOURS * 3600 * u64::from(rate) {
             return Err(too_long(path));
         }
-        resampler.push(&self.averaged).map_err(resampling)
+        resampler
+            .push(&self.averaged[left_out..])
+            .map_err(resampling)
     }
 
     fn finish(self, path: &Path) -> Result<Sound> {
         let resampling = |reason| fault(path, format!("it cannot be resampled: {reason}"));
-        match self.source {
-            Some((_, resampler)) if self.n_read > 0 => Ok(Sound {
-                samples: resampler.finish().map_err(resampling)?,
+        let finished = self.source.map(|(_, resampler)| resampler.finish());
+        let samples = finished
+            .transpose()
+            .map_err(resampling)?
+            .unwrap_or_default();
+        match samples.is_empty() {
+            true => Err(fault(path, "it contains no samples, expected a sound")),
+            false => Ok(Sound {
+                samples,
                 rate: self.rate,
             }),
-            _ => Err(fault(path, "it contains no samples, expected a sound")),
         }
     }
 }

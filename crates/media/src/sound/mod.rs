@@ -4,6 +4,7 @@
 //! wav2vec 2.0 and its relatives.
 
 mod decoder;
+mod edit_list;
 mod log_mel;
 mod mel_filters;
 mod resampler;
