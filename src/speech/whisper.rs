@@ -120,9 +120,8 @@ impl Whisper {
         let spectrogram = self.log_mel.spectrogram(samples)?;
         let n_frames = samples.len().div_ceil(self.log_mel.settings().hop);
         let Spoken { tokens, times } = self.spoken(&spectrogram, n_frames)?;
-        let generator = self.timed.as_ref().unwrap_or(&self.plain);
         let meaning = TimestampTokens {
-            first: (generator.options().timestamps).map_or(u32::MAX, |rules| rules.first()),
+            first: self.first_timestamp(),
             precision: self.log_mel.settings().chunk_seconds as f64
                 / (self.window / INPUT_STRIDE) as f64,
         };
@@ -171,6 +170,17 @@ impl Whisper {
         Ok(chunks)
     }
 
+    /// Returns the token for 0 seconds. A model may write timestamps even if they are not asked for, and transformers then follows
+    /// them, too.
+    fn first_timestamp(&self) -> u32 {
+        let rules = self
+            .timed
+            .as_ref()
+            .ok()
+            .and_then(|timed| timed.options().timestamps);
+        rules.map_or(u32::MAX, |rules| rules.first())
+    }
+
     /// Generates the tokens of all windows. The sound ends at frame `n_heard`, after which there may be silence.
     fn spoken(&self, spectrogram: &Spectrogram, n_heard: usize) -> Result<Spoken> {
         let is_long = spectrogram.n_frames > self.window;
@@ -212,11 +222,7 @@ impl Whisper {
                     .collect();
             }
             new.pop_if(|last| generator.options().stop_tokens.contains(last));
-            let first = generator
-                .options()
-                .timestamps
-                .map_or(u32::MAX, |rules| rules.first());
-            let kept = kept(&new, first, n_frames);
+            let kept = kept(&new, self.first_timestamp(), n_frames);
             times.extend_from_slice(all_times.get(kept.tokens.clone()).unwrap_or_default());
             tokens.extend_from_slice(&new[kept.tokens]);
             at += kept.n_frames;

@@ -2,6 +2,8 @@
 
 #[path = "../../../tests/shared/sounds.rs"]
 mod sounds;
+#[path = "../../../tests/shared/wav.rs"]
+mod wav;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +11,8 @@ use std::path::{Path, PathBuf};
 use candle_blocks_media::sound::{LogMel, LogMelSettings, MAX_HOURS, Sound};
 use safetensors::SafeTensors;
 use serde_json::Value;
-use sounds::{Encoding, samples, wav};
+use sounds::samples;
+use wav::{Encoding, wav};
 
 fn weights(local: &str) -> PathBuf {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../weights/speech");

@@ -21,6 +21,9 @@ mod scratch;
 mod sounds;
 #[path = "../../../../tests/shared/synthetic.rs"]
 mod synthetic;
+#[cfg(feature = "media")]
+#[path = "../../../../tests/shared/wav.rs"]
+mod wav;
 #[path = "../../../../tests/shared/weights.rs"]
 mod weights;
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::scratch::{Answer, answer, program};
-use crate::sounds::{Encoding, samples, wav};
+use crate::sounds::samples;
+use crate::wav::{Encoding, wav};
 use crate::weights::{is_present, weights};
 
 /// Runs the program on files in a folder, with Whisper.
