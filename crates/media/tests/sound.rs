@@ -190,3 +190,50 @@ fn any_number_of_channels_is_averaged_and_any_rate_resampled() {
         );
     }
 }
+
+#[test]
+fn damaged_files_are_read_or_refused() {
+    let mut state = 7u64;
+    let mut random = move |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let (mut n_read, mut n_refused) = (0, 0);
+    let mut files: Vec<_> = fs::read_dir(weights("files"))
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    files.sort();
+    for path in files
+        .iter()
+        .filter(|path| path.extension().is_some_and(|end| end != "safetensors"))
+    {
+        let whole = fs::read(path).unwrap();
+        for _ in 0..150 {
+            let mut damaged = whole.clone();
+            for _ in 0..1 + random(6) {
+                // Most fields that a reader trusts are at the beginning.
+                let below = [damaged.len(), 64, 600][random(3)].min(damaged.len());
+                let at = random(below);
+                damaged[at] = [0, 1, 0x7f, 0x80, 0xff, random(256) as u8][random(6)];
+            }
+            if random(4) == 0 {
+                damaged.truncate(random(damaged.len()));
+            }
+            match Sound::from_bytes(damaged, Path::new("damaged"), 16000) {
+                Ok(_) => n_read += 1,
+                Err(error) => {
+                    assert!(error.to_string().starts_with("damaged: "), "{error}");
+                    n_refused += 1;
+                }
+            }
+        }
+    }
+    assert!(
+        n_read > 100 && n_refused > 100,
+        "{n_read} read, {n_refused} refused"
+    );
+}
