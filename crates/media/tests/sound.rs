@@ -157,7 +157,8 @@ fn a_sound_beyond_the_limit_is_refused_before_it_is_read() {
     let hours = MAX_HOURS as u32 * 3600 + 1;
     let mut file = wav(Encoding::Pcm16, 1, 16000, &[0.25; 100]);
     let length = (hours * 16000 * 2).to_le_bytes();
-    file[4..8].copy_from_slice(&length);
+    let whole = (hours * 16000 * 2 + 36).to_le_bytes();
+    file[4..8].copy_from_slice(&whole);
     file[40..44].copy_from_slice(&length);
     assert_refused(file, &["longer than", "cut it"]);
 }
@@ -174,7 +175,7 @@ fn a_wav_file_that_was_written_to_a_pipe_is_read_to_its_end() {
 }
 
 #[test]
-fn any_number_of_channels_is_averaged_and_any_rate_resampled() {
+fn any_number_of_channels_is_mixed_and_any_rate_resampled() {
     for (channels, rate) in [(1, 8000), (2, 44100), (6, 48000), (8, 96000), (3, 22050)] {
         let frames = samples(2, rate as usize / 2);
         let frame = |&x: &f32| vec![x; usize::from(channels)];
@@ -185,7 +186,7 @@ fn any_number_of_channels_is_averaged_and_any_rate_resampled() {
         assert!((sound.seconds() - 0.5).abs() < 1e-9);
         let loudest = sound.samples.iter().fold(0f32, |most, x| most.max(x.abs()));
         assert!(
-            (0.1..1.0).contains(&loudest),
+            (0.1..2.5).contains(&loudest),
             "{channels} at {rate}: {loudest}"
         );
     }

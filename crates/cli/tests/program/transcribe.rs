@@ -24,11 +24,7 @@ fn prepared(folder: &Path, keys: &Value) -> Vec<Value> {
     let judged: Value = serde_json::from_slice(&bytes).unwrap();
     for (i, sound) in judged["sounds"].as_array().unwrap().iter().enumerate() {
         let number = |at: usize| sound[at].as_u64().unwrap() as usize;
-        // Two equal channels, whose mean is the sound.
-        let both = samples(number(0), number(1))
-            .into_iter()
-            .flat_map(|x| [x, x]);
-        let file = wav(Encoding::Pcm16, 2, 16000, &both.collect::<Vec<f32>>());
+        let file = wav(Encoding::Pcm16, 1, 16000, &samples(number(0), number(1)));
         fs::write(folder.join(format!("{i}.wav")), file).unwrap();
     }
     let mut cases = judged["cases"].as_array().unwrap().iter();

@@ -1,10 +1,10 @@
-//! Decodes a sound file with symphonia, averages its channels and resamples it.
+//! Decodes a sound file with symphonia, mixes its channels and resamples it.
 
 use std::io::{Seek, SeekFrom};
 use std::path::Path;
 
 use candle_blocks_base::{Error, Result};
-use symphonia::core::audio::SampleBuffer;
+use symphonia::core::audio::{Channels, SampleBuffer};
 use symphonia::core::codecs::{CODEC_TYPE_NULL, CodecParameters, DecoderOptions};
 use symphonia::core::errors::Error as SymphoniaError;
 use symphonia::core::formats::{FormatOptions, FormatReader};
@@ -75,7 +75,7 @@ pub(super) fn decode(mut source: Box<dyn MediaSource>, path: &Path, rate: u32) -
         let spec = *decoded.spec();
         let mut samples = SampleBuffer::<f32>::new(decoded.capacity() as u64, spec);
         samples.copy_interleaved_ref(decoded);
-        mono.push(path, samples.samples(), spec.channels.count(), spec.rate)?;
+        mono.push(path, samples.samples(), spec.channels, spec.rate)?;
     }
     if let Some(declared) = declared {
         let tolerance = match parameters.bits_per_sample {
@@ -139,7 +139,7 @@ fn too_long(path: &Path) -> candle_blocks_base::Error {
     fault(path, reason)
 }
 
-/// The averaged channels of a sound in progress.
+/// The mixed channels of a sound in progress.
 struct Mono {
     /// The file's rate and its resampler, known with the first samples.
     source: Option<(u32, Resampler)>,
@@ -147,7 +147,7 @@ struct Mono {
     /// The seconds before the beginning, which are left out.
     before: f64,
     n_read: u64,
-    averaged: Vec<f32>,
+    mixed: Vec<f32>,
 }
 
 impl Mono {
@@ -157,7 +157,7 @@ impl Mono {
             rate,
             before,
             n_read: 0,
-            averaged: Vec::new(),
+            mixed: Vec::new(),
         }
     }
 
@@ -177,7 +177,8 @@ impl Mono {
     }
 
     /// Adds interleaved samples.
-    fn push(&mut self, path: &Path, samples: &[f32], channels: usize, rate: u32) -> Result<()> {
+    fn push(&mut self, path: &Path, samples: &[f32], places: Channels, rate: u32) -> Result<()> {
+        let channels = places.count();
         if channels == 0 || !RATES.contains(&rate) {
             let reason = format!(
                 "it has {channels} channels at {rate} samples a second, expected at least one channel and {} to {} samples",
@@ -198,28 +199,34 @@ impl Mono {
             );
             return Err(fault(path, reason));
         }
-        self.averaged.clear();
+        let weights = mix(places);
+        self.mixed.clear();
         let frames = samples.chunks_exact(channels);
-        (self.averaged).extend(frames.map(|frame| frame.iter().sum::<f32>() / channels as f32));
-        if let Some(at) = self.averaged.iter().position(|sample| !sample.is_finite()) {
+        let sum = |frame: &[f32]| {
+            frame
+                .iter()
+                .zip(&weights)
+                .map(|(x, weight)| x * weight)
+                .sum()
+        };
+        self.mixed.extend(frames.map::<f32, _>(sum));
+        if let Some(at) = self.mixed.iter().position(|sample| !sample.is_finite()) {
             let seconds = (self.n_read + at as u64) as f64 / f64::from(rate);
             let reason = format!(
                 "sample {} (at {seconds:.3} seconds) is {}, expected a finite number",
                 self.n_read + at as u64,
-                self.averaged[at]
+                self.mixed[at]
             );
             return Err(fault(path, reason));
         }
         let n_before = (self.before * f64::from(rate)).round() as u64;
         let left_out = n_before.saturating_sub(self.n_read);
-        let left_out = left_out.min(self.averaged.len() as u64) as usize;
-        self.n_read += self.averaged.len() as u64;
+        let left_out = left_out.min(self.mixed.len() as u64) as usize;
+        self.n_read += self.mixed.len() as u64;
         if self.n_read > MAX_HOURS * 3600 * u64::from(rate) {
             return Err(too_long(path));
         }
-        resampler
-            .push(&self.averaged[left_out..])
-            .map_err(resampling)
+        resampler.push(&self.mixed[left_out..]).map_err(resampling)
     }
 
     fn finish(self, path: &Path) -> Result<Sound> {
@@ -237,4 +244,33 @@ impl Mono {
             }),
         }
     }
+}
+
+/// Returns the weight of each channel in the mix: those of ffmpeg for `-ac 1` and samples in floating point (`auto_matrix` in
+/// libswresample), which are not divided by their sum.
+fn mix(places: Channels) -> Vec<f32> {
+    const HALF: f32 = std::f32::consts::FRAC_1_SQRT_2; // of the power
+    const TABLE: [(Channels, f32); 5] = [
+        (Channels::FRONT_LEFT.union(Channels::FRONT_RIGHT), HALF),
+        (Channels::FRONT_CENTRE, 1.0),
+        (
+            Channels::FRONT_LEFT_CENTRE.union(Channels::FRONT_RIGHT_CENTRE),
+            HALF,
+        ),
+        (
+            Channels::REAR_LEFT
+                .union(Channels::REAR_RIGHT)
+                .union(Channels::REAR_CENTRE),
+            0.5,
+        ),
+        (Channels::SIDE_LEFT.union(Channels::SIDE_RIGHT), 0.5),
+    ];
+    if places.count() == 1 {
+        return vec![1.0];
+    }
+    let weight = |place: Channels| {
+        let found = TABLE.iter().find(|(places, _)| places.contains(place));
+        found.map_or(0.0, |&(_, weight)| weight) // low frequencies, and places above
+    };
+    places.iter().map(weight).collect()
 }

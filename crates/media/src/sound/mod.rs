@@ -33,7 +33,8 @@ pub struct Sound {
 impl Sound {
     /// Reads a WAV, FLAC, MP3, Ogg Vorbis or M4A (AAC) file, at `rate` samples a second.
     ///
-    /// The channels are averaged with equal weights, as ffmpeg's `-ac 1` does with stereo. A sound at another rate is resampled by
+    /// The channels are mixed as transformers' `ffmpeg_read` does (ffmpeg's `-ac 1 -f f32le`): a stereo sound becomes the sum of both
+    /// channels times √½, and surround sound is weighted by the places of its channels. A sound at another rate is resampled by
     /// rubato's `FftFixedIn`: a band limit by a windowed sinc filter with at least 4,096 taps. In a test, tones below 0.9 times the
     /// new Nyquist frequency keep their samples within 1e-3, and tones above that frequency are attenuated by 60 dB. Samples of
     /// ffmpeg's resampler differ in the order of these values.
