@@ -51,7 +51,7 @@
 //! |---|---|
 //! | compute vectors or scores for texts | [`TextEmbedder`] and [`TextClassifier`] (feature `text`) |
 //! | generate text, or answer in a chat | [`TextGenerator`] (feature `text`) |
-//! | transcribe sound files | [`speech::Transcriber`] (feature `media`) |
+//! | transcribe audio files | [`speech::Transcriber`] (feature `media`) |
 //! | load a pretrained model, or its blocks | [`Checkpoint::open`], or [`Checkpoint::from_hub`] (feature `hub`), then [`Checkpoint::load`] |
 //! | run as fast as possible on a CPU | [`Weights::Packed`], or `pack` on a linear layer, feed-forward, attention, sublayer, block or stack |
 //! | run it on token ids, images or audio features | [`Loader::model`] |
@@ -199,7 +199,7 @@
 //!
 //! # Features and versions
 //!
-//! `hub` downloads from the Hugging Face Hub, `text` has tokenizers and chat templates, and `media` reads pictures and sound files. `cuda`, `metal`, `accelerate` and `mkl` are candle's features, and `mpi` divides blocks among processes.
+//! `hub` downloads from the Hugging Face Hub, `text` has tokenizers and chat templates, and `media` reads pictures and audio files. `cuda`, `metal`, `accelerate` and `mkl` are candle's features, and `mpi` divides blocks among processes.
 //!
 //! Use candle through [`candle_core`] and [`candle_nn`], as this crate re-exports them: a release that needs another minor
 //! version of candle is a new minor version of this crate.

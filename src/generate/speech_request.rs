@@ -18,7 +18,7 @@ pub struct SpeechRequest {
     timestamps: Timestamps,
 }
 
-/// Whether the model writes timestamp tokens.
+/// The timestamp tokens that the model writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Timestamps {
     #[default]
@@ -76,7 +76,7 @@ impl SpeechRequest {
         Ok(json)
     }
 
-    /// Removes "no timestamps" from the prompt and sets the rules, if timestamps are asked for.
+    /// Removes "no timestamps" from the prompt and sets the rules, if timestamps are requested.
     ///
     /// # Errors
     /// If the files do not name the tokens.

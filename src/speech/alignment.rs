@@ -1,4 +1,4 @@
-//! Times of tokens by a decoder's cross-attention: transformers' `WhisperGenerationMixin._extract_token_timestamps`.
+//! Token times by a decoder's cross-attention: transformers' `WhisperGenerationMixin._extract_token_timestamps`.
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/generation_whisper.py>
 
@@ -15,15 +15,15 @@ use crate::error::{Error, Result};
 use crate::layers::Linear;
 use crate::model::{Encoded, Model, ModelInput};
 
-/// The seconds from one position of the encoder's output to the next, a constant in transformers.
+/// The seconds from one position in the encoder's output to the next, a constant in transformers.
 const PRECISION: f64 = 0.02;
 
-/// The heads of a decoder's cross-attention that follow the sound.
+/// The cross-attention heads that follow the clip.
 #[derive(Clone, Debug)]
 pub(super) struct Alignment {
     /// `alignment_heads`: a layer and a head.
     heads: Vec<(usize, usize)>,
-    /// The query and key projection of each of these layers.
+    /// Each such layer's query and key projection.
     projections: BTreeMap<usize, Projections>,
     /// `median_filter_width`.
     filter_width: usize,
@@ -98,8 +98,8 @@ impl Alignment {
         })
     }
 
-    /// Returns the time of each of the tokens `new`, which follow `prompt`. The sound has `n_frames` frames from the window's
-    /// beginning on; a negative number, for a window in the silence after the sound, counts from the window's end, twice, as in
+    /// Returns a time for each token in `new`, which follow `prompt`. The clip has `n_frames` frames from the window's
+    /// beginning on; a negative number, for a window in the silence after the clip, counts from the window's end, twice, as in
     /// transformers.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl Alignment {
             .collect())
     }
 
-    /// Returns a head's weights `[n_read * seq]`, normalized for each position of the encoder and smoothed along them.
+    /// Returns a head's weights `[n_read * seq]`, normalized for each encoder position and smoothed along them.
     fn filtered(&self, rows: &[Vec<f32>], seq: usize) -> Vec<f32> {
         let n = rows.len() as f64;
         let mut normalized: Vec<Vec<f32>> = vec![vec![0.0; seq]; rows.len()];
@@ -213,7 +213,7 @@ impl Projections {
     }
 }
 
-/// Returns the median of each value and its neighbors; before the first value and after the last come reflected ones.
+/// Returns each value's median with its neighbors; before the first value and after the last come reflected ones.
 fn median_filtered(row: &[f32], width: usize) -> Vec<f32> {
     let half = width / 2;
     if row.len() <= half {

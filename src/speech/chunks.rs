@@ -1,4 +1,4 @@
-//! A Whisper transcript's text and times: transformers' `_decode_asr`, for tokens of one sound.
+//! A Whisper transcript's text and times: transformers' `_decode_asr`, for one clip's tokens.
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/tokenization_whisper.py>
 
@@ -7,10 +7,10 @@ use crate::error::Result;
 use crate::generate::language_of_token;
 use crate::text::Tokenizer;
 
-/// The number of timestamps in a window, by which later windows are moved.
+/// The timestamps in a window, by which later windows are moved.
 const SEGMENT_SIZE: f64 = 1500.0;
 
-/// The meaning of a model's timestamp tokens.
+/// A model's timestamp tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TimestampTokens {
     /// The token for 0 seconds; `u32::MAX` if the model has none.
@@ -19,17 +19,17 @@ pub(super) struct TimestampTokens {
     pub precision: f64,
 }
 
-/// A part of a transcript as tokens.
+/// A transcript's part, as tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct TokenChunk {
     pub timestamp: (Option<f64>, Option<f64>),
-    /// The tokens of its text, each by its index in the transcript.
+    /// Its text's tokens, each by its index in the transcript.
     pub tokens: Vec<usize>,
     /// The language that a token named, if any did.
     pub language: Option<&'static str>,
 }
 
-/// The treatment of timestamps.
+/// How timestamps are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Splitting {
     /// Chunks end where another language begins.
@@ -38,7 +38,7 @@ pub(super) enum Splitting {
     Timestamps,
 }
 
-/// Returns the parts of a transcript.
+/// Returns a transcript's parts.
 pub(super) fn split(
     tokenizer: &Tokenizer,
     tokens: &[u32],
@@ -102,7 +102,7 @@ pub(super) fn split(
     chunks
 }
 
-/// Returns the text of each part, and their concatenation.
+/// Returns each part's text, and their concatenation.
 ///
 /// # Errors
 /// If the tokenizer fails.
@@ -125,7 +125,7 @@ pub(super) fn decoded(
     })
 }
 
-/// Python's `round(x, 2)`: the nearest number with two decimals, of two equally near ones the even one.
+/// Python's `round(x, 2)`: the nearest number with two decimals; if two are equally near, the even one.
 pub(super) fn rounded(x: f64) -> f64 {
     format!("{x:.2}").parse().unwrap_or(x)
 }

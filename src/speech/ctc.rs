@@ -16,7 +16,7 @@ use crate::layers::{Linear, Stack};
 /// The model types with a CTC head.
 const TYPES: [&str; 3] = ["wav2vec2", "hubert", "data2vec-audio"];
 
-/// The class of transformers with a CTC head, without the family's name.
+/// transformers' class with a CTC head, without the family's name.
 const CLASS: &str = "ForCTC";
 
 /// A model with a CTC head, its vocabulary and settings.
@@ -28,7 +28,7 @@ pub(super) struct Ctc {
     head: Linear,
     vocabulary: CtcVocabulary,
     kind: TimestampKind,
-    /// The type and the device of the blocks.
+    /// The blocks' type and device.
     dtype: DType,
     device: Device,
 }
@@ -92,7 +92,7 @@ impl Ctc {
         let least = self.encoder.least_samples();
         if samples.len() < least {
             let reason = format!("has {} samples, expected at least {least}", samples.len());
-            return Err(Error::input("sound", reason));
+            return Err(Error::input("audio", reason));
         }
         let input = self.settings.input(samples);
         let input = Tensor::new(&input[..], &Device::Cpu)?;

@@ -1,4 +1,4 @@
-//! The characters of a model with a CTC head: transformers' `Wav2Vec2CTCTokenizer`.
+//! The characters that a CTC head writes: transformers' `Wav2Vec2CTCTokenizer`.
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/wav2vec2/tokenization_wav2vec2.py>
 
@@ -39,7 +39,7 @@ impl CtcVocabulary {
     /// Reads `vocab.json` and the settings beside it.
     ///
     /// # Errors
-    /// If `vocab.json` is missing, malformed, or has a vocabulary for each of several languages.
+    /// If `vocab.json` is missing, malformed, or has one vocabulary for each language.
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join("vocab.json");
         let vocabulary = ConfigJson::open(&path)?;
@@ -82,7 +82,7 @@ impl CtcVocabulary {
     }
 
     /// Returns the transcript for the most likely token at each position: repeated tokens are one, and blanks are left out. `step`
-    /// is the number of samples from one position to the next, and in a second.
+    /// counts the samples from one position to the next, and in a second.
     ///
     /// # Errors
     /// If a token is not in the vocabulary.

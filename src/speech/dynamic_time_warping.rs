@@ -1,6 +1,6 @@
-//! Dynamic time warping: the cheapest monotonic path through a matrix of costs.
+//! Dynamic time warping: the cheapest monotonic path through a cost matrix.
 
-/// Returns the cells of the cheapest path from the first cell to the last of a matrix `[n_rows, n_columns]`. Each step goes to the
+/// Returns the cheapest path, as cells, from the first cell to the last in a matrix `[n_rows, n_columns]`. Each step goes to the
 /// next row, the next column, or both. Sums are in f32, and equal sums and NaN prefer the next column, as in transformers'
 /// `_dynamic_time_warping`. If costs are NaN, the path begins in column -1, also as there.
 pub(super) fn path(costs: &[f64], n_rows: usize, n_columns: usize) -> Vec<(isize, isize)> {

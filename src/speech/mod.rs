@@ -1,7 +1,7 @@
-//! Speech to text: transcripts of sound files, with or without times.
+//! Speech to text: transcripts for audio files, with or without times.
 //!
 //! A [`Transcriber`] opens Whisper, or a model with a CTC head such as wav2vec 2.0, with its tokenizer and the settings beside it.
-//! Transcripts equal those of transformers' pipeline for speech (`automatic-speech-recognition`).
+//! Transcripts equal transformers' pipeline for speech (`automatic-speech-recognition`).
 //!
 //! ```no_run
 //! use candle_blocks::speech::{SpeechOptions, TimestampKind};
@@ -30,7 +30,7 @@ mod waveform_encoder;
 mod whisper;
 mod words;
 
-pub use candle_blocks_media::sound::Sound;
+pub use candle_blocks_media::sound::Audio;
 pub use options::{SpeechOptions, TimestampKind};
 pub use transcriber::Transcriber;
 pub use transcript::{Chunk, Transcript};

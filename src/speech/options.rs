@@ -31,7 +31,7 @@ pub struct SpeechOptions {
     pub(super) beams: Option<usize>,
 }
 
-/// The parts of a transcript that have times.
+/// The transcript's parts that have times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimestampKind {
     /// No times.
@@ -44,7 +44,7 @@ pub enum TimestampKind {
     Word,
 }
 
-/// The form of the weights.
+/// The weights' form.
 #[derive(Clone, Debug)]
 enum WeightForm {
     Packed(Precision),
@@ -79,13 +79,13 @@ impl SpeechOptions {
         checkpoint(options: CheckpointOptions) => checkpoint = options;
         /// Packs the weights for the CPU in this precision.
         precision(precision: Precision) => form = WeightForm::Packed(precision);
-        /// Sets which parts of a transcript have times.
+        /// Sets which parts in a transcript have times.
         timestamps(timestamps: TimestampKind) => timestamps = timestamps;
-        /// Sets the number of beams. Without it, the files set one; if they do not, 5 as in transformers' pipeline.
+        /// Sets how many beams search. Without it, the files set one; if they do not, 5 as in transformers' pipeline.
         beams(beams: usize) => beams = Some(beams);
     }
 
-    /// Sets the language that is spoken, by its name or code. Without it, Whisper detects one for each sound.
+    /// Sets the language that is spoken, by its name or code. Without it, Whisper detects one for each clip.
     pub fn language(mut self, language: impl Into<String>) -> Self {
         self.request = self.request.with_language(language);
         self

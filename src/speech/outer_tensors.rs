@@ -1,20 +1,20 @@
-//! Tensors outside the blocks, which the table of a family does not name.
+//! Tensors outside the blocks, which a family's table does not name.
 
 use candle_core::{DType, Device, Tensor};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 
-/// The tensors of a checkpoint outside its blocks, by their names on disk.
+/// A checkpoint's tensors outside its blocks, by their names on disk.
 #[derive(Debug)]
 pub(super) struct OuterTensors<'c> {
     checkpoint: &'c Checkpoint,
-    /// The name of the base model, with its point; empty if the names have none.
+    /// The base model's name, with its point; empty if the names have none.
     prefix: String,
 }
 
 impl<'c> OuterTensors<'c> {
-    /// Finds the prefix before the tensors of the base model: the part before `known`, which each such model has.
+    /// Finds the prefix before the base model's tensors: the part before `known`, which each such model has.
     pub fn of(checkpoint: &'c Checkpoint, known: &str) -> Self {
         let mut names = checkpoint.files().names();
         let prefix = names.find_map(|name| name.strip_suffix(known));
@@ -24,7 +24,7 @@ impl<'c> OuterTensors<'c> {
         }
     }
 
-    /// Reads a tensor of the base model in f32.
+    /// Reads the base model's tensor in f32.
     ///
     /// # Errors
     /// If it is missing, or has another shape.
@@ -32,7 +32,7 @@ impl<'c> OuterTensors<'c> {
         self.read_one_of(&[name.to_string()], shape)
     }
 
-    /// Reads the first tensor of the base model that the files have.
+    /// Reads the base model's first tensor that the files have.
     ///
     /// # Errors
     /// Same as [`Self::read`].
@@ -41,7 +41,7 @@ impl<'c> OuterTensors<'c> {
         self.read_whole(&names.collect::<Vec<_>>(), shape)
     }
 
-    /// Reads the first tensor with one of these whole names.
+    /// Reads the first tensor with such a whole name.
     ///
     /// # Errors
     /// Same as [`Self::read`].

@@ -46,7 +46,7 @@ pub(super) fn log_mel(json: &ConfigJson) -> Result<LogMelSettings> {
     })
 }
 
-/// Reads the settings of wav2vec 2.0 and its relatives.
+/// Reads the settings for wav2vec 2.0 and its relatives.
 ///
 /// # Errors
 /// If a value has the wrong type, or requests what is not supported.

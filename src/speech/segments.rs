@@ -1,22 +1,22 @@
-//! Segments of a window: the tokens of transformers' `WhisperGenerationMixin._retrieve_segment`.
+//! A window's segments: the tokens from transformers' `WhisperGenerationMixin._retrieve_segment`.
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/generation_whisper.py>
 
 use std::ops::Range;
 
-/// Frames of a spectrogram for each step of a timestamp: the strides of the encoder's convolutions.
+/// Spectrogram frames for each timestamp step: the encoder's strides.
 pub(super) const INPUT_STRIDE: usize = 2;
 
-/// The part of a window's tokens that is kept.
+/// The kept part in a window's tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     /// The tokens that are kept, as a range.
     pub tokens: Range<usize>,
-    /// The number of frames from this window's beginning to the next one's.
+    /// How many frames there are from this window's beginning to the next one's.
     pub n_frames: usize,
 }
 
-/// Returns the tokens that are kept of a window with `n_frames` frames. If the window ends with an unfinished segment, its tokens
+/// Returns the tokens that are kept in a window with `n_frames` frames. If the window ends with an unfinished segment, its tokens
 /// are left out, and the next window begins at its beginning.
 pub(super) fn kept(tokens: &[u32], first_timestamp: u32, n_frames: usize) -> Kept {
     let is_time = |token: u32| token >= first_timestamp;

@@ -1,15 +1,15 @@
-//! Transcribes sounds.
+//! Transcribes audio.
 
 use std::path::Path;
 
-use candle_blocks_media::sound::Sound;
+use candle_blocks_media::sound::Audio;
 
 use super::ctc::Ctc;
 use super::whisper::Whisper;
 use super::{SpeechOptions, Transcript};
 use crate::error::{Error, Result};
 
-/// Transcribes sounds with Whisper, or with a CTC head on wav2vec 2.0, HuBERT or data2vec. It owns its model and tokenizer, and can
+/// Transcribes clips with Whisper, or with a CTC head on wav2vec 2.0, HuBERT or data2vec. It owns its model and tokenizer, and can
 /// be shared among threads.
 #[derive(Clone, Debug)]
 pub struct Transcriber {
@@ -26,7 +26,7 @@ impl Transcriber {
     /// Opens a folder, packed in f32 for inference on the CPU. [`SpeechOptions`] has more options.
     ///
     /// # Errors
-    /// The errors of [`SpeechOptions::transcriber`].
+    /// The errors from [`SpeechOptions::transcriber`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         SpeechOptions::default().transcriber(path)
     }
@@ -48,7 +48,7 @@ impl Transcriber {
         }
     }
 
-    /// Returns the number of samples in a second of a sound that the model reads.
+    /// Returns how many samples in a second the model reads.
     pub fn rate(&self) -> u32 {
         match &self.model {
             SpeechModel::Whisper(whisper) => whisper.rate(),
@@ -56,20 +56,20 @@ impl Transcriber {
         }
     }
 
-    /// Reads a sound file ([`Sound::read`]) and returns its transcript.
+    /// Reads an audio file ([`Audio::read`]) and returns its transcript.
     ///
     /// # Errors
     /// If the file cannot be read, or the errors of [`Self::transcribe`].
     pub fn transcribe_file(&self, path: impl AsRef<Path>) -> Result<Transcript> {
-        self.transcribe(&Sound::read(path.as_ref(), self.rate())?)
+        self.transcribe(&Audio::read(path.as_ref(), self.rate())?)
     }
 
-    /// Returns the transcript of a sound. Whisper reads one that is longer than its window, 30 seconds, window by window, and each
-    /// begins where the last finished segment ended. A model with a CTC head reads a sound as a whole.
+    /// Returns a clip's transcript. Whisper reads one that is longer than its window, 30 seconds, window by window, and each
+    /// begins where the last finished segment ended. A model with a CTC head reads a clip as a whole.
     ///
     /// # Errors
-    /// If the sound has another rate or no samples, or the model fails.
-    pub fn transcribe(&self, sound: &Sound) -> Result<Transcript> {
+    /// If the clip has another rate or no samples, or the model fails.
+    pub fn transcribe(&self, sound: &Audio) -> Result<Transcript> {
         if sound.rate != self.rate() || sound.samples.is_empty() {
             let reason = format!(
                 "has {} samples at {} samples a second, expected at least one at {}",
@@ -77,7 +77,7 @@ impl Transcriber {
                 sound.rate,
                 self.rate()
             );
-            return Err(Error::input("sound", reason));
+            return Err(Error::input("audio", reason));
         }
         match &self.model {
             SpeechModel::Whisper(whisper) => whisper.transcribe(&sound.samples),

@@ -2,17 +2,17 @@
 
 use serde::{Serialize, Serializer};
 
-/// The words of a sound.
+/// A clip's words.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Transcript {
     /// The whole text.
     pub text: String,
-    /// The text in parts with times, if times were asked for.
+    /// The text in parts with times, if times were requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub chunks: Vec<Chunk>,
 }
 
-/// A part of a transcript.
+/// A transcript's part.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Chunk {
     /// Its text.

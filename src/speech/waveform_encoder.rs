@@ -1,5 +1,5 @@
-//! The layers before the blocks of wav2vec 2.0, HuBERT and data2vec: convolutions over samples, a projection, and convolutions over
-//! positions. They are computed in f32 on the CPU, for one sound at a time.
+//! The layers before the blocks in wav2vec 2.0, HuBERT and data2vec: convolutions over samples, a projection, and convolutions over
+//! positions. They are computed in f32 on the CPU, for one clip at a time.
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/wav2vec2/modeling_wav2vec2.py>
 
@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::layers::Linear;
 use crate::ops::activate;
 
-/// The epsilon of norms for which the classes of transformers take PyTorch's default.
+/// The epsilon for norms that take PyTorch's default in transformers.
 const EPS: f64 = 1e-5;
 
 /// The layers before the first block.
@@ -44,7 +44,7 @@ enum ConvolutionKind {
     Grouped(usize),
 }
 
-/// The norm of a convolution.
+/// A convolution's norm.
 #[derive(Clone, Debug)]
 enum Normalized {
     None,
@@ -52,7 +52,7 @@ enum Normalized {
     Channels(Norm),
     /// Each position over its channels.
     Positions(Option<Norm>),
-    /// A batch norm of the input, as a factor and a summand `[1, channels, 1]`.
+    /// A batch norm before the convolution, as a factor and a summand `[1, channels, 1]`.
     Input(Tensor, Tensor),
 }
 
@@ -64,7 +64,7 @@ struct Norm {
 }
 
 impl WaveformEncoder {
-    /// Reads the layers of a checkpoint with this `config.json`.
+    /// Reads a checkpoint's layers with this `config.json`.
     ///
     /// # Errors
     /// If a tensor is missing or has another shape, or a key has an unknown value.
@@ -138,7 +138,7 @@ impl WaveformEncoder {
         })
     }
 
-    /// Returns the number of samples from one position to the next: transformers' `inputs_to_logits_ratio`.
+    /// Returns how many samples lie between positions: transformers' `inputs_to_logits_ratio`.
     pub fn samples_per_position(&self) -> usize {
         let strides = self
             .convolutions
@@ -150,7 +150,7 @@ impl WaveformEncoder {
         strides.product()
     }
 
-    /// Returns the number of samples that a first position needs.
+    /// Returns how many samples a first position needs.
     pub fn least_samples(&self) -> usize {
         let layers = self.convolutions.iter().rev();
         layers.fold(1, |n, convolution| {
@@ -162,7 +162,7 @@ impl WaveformEncoder {
         })
     }
 
-    /// Returns the first block's input `[1, seq, d_model]` for a sound's samples.
+    /// Returns the first block's input `[1, seq, d_model]` for a clip's samples.
     pub fn forward(&self, samples: &Tensor) -> candle_core::Result<Tensor> {
         let mut x = samples.reshape((1, 1, samples.elem_count()))?; // [1, channels, steps]
         for convolution in &self.convolutions {
@@ -186,7 +186,7 @@ impl WaveformEncoder {
     }
 }
 
-/// Reads the one convolution over positions of wav2vec 2.0 and HuBERT, whose weight is stored as a length for each place of the
+/// Reads the one convolution over positions in wav2vec 2.0 and HuBERT, whose weight is stored as a length for each place in the
 /// kernel and a direction (`weight_norm`).
 fn one_layer_of_positions(
     tensors: &OuterTensors,

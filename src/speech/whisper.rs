@@ -1,6 +1,6 @@
-//! Whisper from samples to text: windows of a spectrogram, generation, and the tokens of all windows.
+//! Whisper from samples to text: spectrogram windows, generation, and all windows' tokens.
 //!
-//! The windows follow each other as in transformers' `WhisperGenerationMixin.generate`, the sequential algorithm of section 3.8 in
+//! The windows follow each other as in transformers' `WhisperGenerationMixin.generate`, the sequential algorithm from section 3.8 in
 //! the paper (Radford et al. 2022): <https://arxiv.org/abs/2212.04356>
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::generate::{BeamOptions, GenerationOptions, Generator, Sampler};
 use crate::model::{Encoded, ModelInput, Seq2Seq};
 use crate::text::Tokenizer;
 
-/// The seconds from one frame to the next by which transformers moves the times of a window, whatever the settings are.
+/// The seconds from one frame to the next by which transformers moves a window's times, whatever the settings are.
 const SECONDS_PER_FRAME: f64 = 0.01;
 
 /// A Whisper model with its tokenizer and settings.
@@ -29,21 +29,21 @@ pub(super) struct Whisper {
     model: Arc<Seq2Seq>,
     tokenizer: Arc<Tokenizer>,
     log_mel: LogMel,
-    /// The number of frames that the encoder reads at once.
+    /// How many frames the encoder reads at once.
     window: usize,
     device: Device,
     kind: TimestampKind,
     plain: Generator,
     /// The generator that writes timestamps, or why the model has none.
     timed: std::result::Result<Generator, String>,
-    /// For times of words.
+    /// For word times.
     alignment: Option<Alignment>,
 }
 
-/// The tokens of a sound.
+/// A clip's tokens.
 struct Spoken {
     tokens: Vec<u32>,
-    /// With [`TimestampKind::Word`], the time of each token.
+    /// With [`TimestampKind::Word`], each token's time.
     times: Vec<f64>,
 }
 
@@ -142,7 +142,7 @@ impl Whisper {
         })
     }
 
-    /// Returns the words of all segments. A word begins when the token before it does.
+    /// Returns all segments' words. A word begins when the token before it does.
     fn words(&self, tokens: &[u32], times: &[f64], segments: &[TokenChunk]) -> Result<Vec<Chunk>> {
         let mut chunks = Vec::new();
         let config = self.tokenizer.config();
@@ -170,7 +170,7 @@ impl Whisper {
         Ok(chunks)
     }
 
-    /// Returns the token for 0 seconds. A model may write timestamps even if they are not asked for, and transformers then follows
+    /// Returns the token for 0 seconds. A model may write timestamps even if they are not requested, and transformers then follows
     /// them, too.
     fn first_timestamp(&self) -> u32 {
         let rules = self
@@ -181,14 +181,14 @@ impl Whisper {
         rules.map_or(u32::MAX, |rules| rules.first())
     }
 
-    /// Generates the tokens of all windows. The sound ends at frame `n_heard`, after which there may be silence.
+    /// Generates all windows' tokens. The clip ends at frame `n_heard`, after which there may be silence.
     fn spoken(&self, spectrogram: &Spectrogram, n_heard: usize) -> Result<Spoken> {
         let is_long = spectrogram.n_frames > self.window;
         let generator = match (is_long, self.kind) {
             (false, TimestampKind::None) => &self.plain,
             _ => self.timed.as_ref().map_err(|reason| {
                 let reason = format!(
-                    "the sound is longer than the model's window, and its parts are found by timestamps: {reason}"
+                    "the clip is longer than the model's window, and its parts are found by timestamps: {reason}"
                 );
                 Error::InvalidConfig(reason)
             })?,
@@ -200,7 +200,7 @@ impl Whisper {
             let encoded = self.encoded(spectrogram, at, n_frames)?;
             let prompts = match &beginning {
                 Some(prompts) => prompts,
-                // A sound has the language of its first window.
+                // A clip has its first window's language.
                 None => beginning.insert(generator.beginnings(&encoded)?),
             };
             let mut generation =

@@ -1,4 +1,4 @@
-//! Words of a Whisper transcript: transformers' `_combine_tokens_into_words`.
+//! A Whisper transcript's words: transformers' `_combine_tokens_into_words`.
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/tokenization_whisper.py>
 
@@ -19,7 +19,7 @@ pub(super) struct Word {
     pub tokens: Vec<usize>,
 }
 
-/// Returns the words of tokens `ids`.
+/// Returns the words that tokens `ids` write.
 ///
 /// # Errors
 /// If the tokenizer fails.

@@ -1,4 +1,4 @@
-//! Sounds of integers, as `weights/fixtures/sounds.py` makes them.
+//! Audio clips that integers make, as `weights/fixtures/sounds.py` makes them.
 
 const PIECE: usize = 4000;
 

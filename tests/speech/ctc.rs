@@ -36,7 +36,7 @@ fn options_that_only_whisper_has_are_refused() {
         let error = options.transcriber(&folder).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     }
-    let short = candle_blocks::speech::Sound {
+    let short = candle_blocks::speech::Audio {
         samples: vec![0.5; 100],
         rate: 16000,
     };

@@ -3,7 +3,7 @@
 use std::fs;
 
 use candle_blocks::generate::SpeechTask;
-use candle_blocks::speech::{Sound, SpeechOptions, TimestampKind, Transcript};
+use candle_blocks::speech::{Audio, SpeechOptions, TimestampKind, Transcript};
 use serde_json::Value;
 
 use crate::sounds::samples;
@@ -57,7 +57,7 @@ pub fn assert_as_judged(model: &str, least: usize) {
         let results = case["results"].as_array().unwrap();
         for (sound, result) in judged["sounds"].as_array().unwrap().iter().zip(results) {
             let number = |i: usize| sound[i].as_u64().unwrap() as usize;
-            let sound = Sound {
+            let sound = Audio {
                 samples: samples(number(0), number(1)),
                 rate: 16000,
             };

@@ -1,4 +1,4 @@
-//! Sounds to text: transformers' pipeline for speech is the judge.
+//! Speech to text: transformers' pipeline for speech is the judge.
 
 #[path = "../shared/sounds.rs"]
 mod sounds;

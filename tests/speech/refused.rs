@@ -1,6 +1,6 @@
-//! Sounds, settings and models that are refused.
+//! Audio, settings and models that are refused.
 
-use candle_blocks::speech::{Sound, SpeechOptions, TimestampKind, Transcriber};
+use candle_blocks::speech::{Audio, SpeechOptions, TimestampKind, Transcriber};
 
 use crate::sounds::samples;
 use crate::weights::{is_present, weights};
@@ -18,14 +18,14 @@ fn assert_refused<T>(result: candle_blocks::Result<T>, words: &[&str]) {
 }
 
 #[test]
-fn a_sound_that_does_not_fit_the_model_is_refused() {
+fn audio_that_does_not_fit_the_model_is_refused() {
     if !is_present("speech") {
         return;
     }
     let transcriber = Transcriber::open(weights("speech/whisper")).unwrap();
     for (samples, rate) in [(samples(1, 100), 8000), (Vec::new(), 16000)] {
-        let sound = Sound { samples, rate };
-        assert_refused(transcriber.transcribe(&sound), &["sound", "16000"]);
+        let sound = Audio { samples, rate };
+        assert_refused(transcriber.transcribe(&sound), &["audio", "16000"]);
     }
     let missing = transcriber.transcribe_file("missing.wav");
     assert_refused(missing, &["missing.wav"]);

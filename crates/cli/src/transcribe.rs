@@ -1,4 +1,4 @@
-//! `candle-blocks transcribe`: transcripts of sound files.
+//! `candle-blocks transcribe`: transcripts for audio files.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use candle_blocks::Error;
 use candle_blocks::checkpoint::write::write_whole;
 use candle_blocks::generate::SpeechTask;
-use candle_blocks::speech::{Sound, SpeechOptions, TimestampKind, Transcript};
+use candle_blocks::speech::{Audio, SpeechOptions, TimestampKind, Transcript};
 use clap::builder::TypedValueParser;
 
 use crate::model::{ComputeArgs, Form, ModelArgs, names};
@@ -34,15 +34,15 @@ pub struct Args {
     #[arg(long, value_parser = names(&["transcribe", "translate"])
         .try_map(|name| name.parse::<SpeechTask>()))]
     task: Option<SpeechTask>,
-    /// The parts of a transcript that have times [default: none; segment for subtitles].
+    /// The parts that have times [default: none; segment for subtitles].
     #[arg(long, value_name = "PARTS", value_parser = names(&["none", "segment", "word"])
         .try_map(|name| name.parse::<TimestampKind>()))]
     timestamps: Option<TimestampKind>,
     /// The number of beams [default: from the model's files, or 5].
     #[arg(long, value_name = "N")]
     beams: Option<usize>,
-    /// The file to write: .jsonl with an object for each sound, .txt with a line for each, or .srt or .vtt with the subtitles of a
-    /// single sound. Without it, the objects are printed.
+    /// The file to write: .jsonl with an object for each clip, .txt with a line for each, or .srt or .vtt with subtitles for a
+    /// single clip. Without it, the objects are printed.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub struct Args {
     compute: ComputeArgs,
 }
 
-/// The format of the results.
+/// The result format.
 #[derive(Clone, Copy, PartialEq)]
 enum Format {
     Jsonl,
@@ -61,7 +61,7 @@ enum Format {
 }
 
 impl Format {
-    /// Returns the format for the extension of an output file.
+    /// Returns the format for an output file's extension.
     fn of(output: Option<&Path>) -> Result<Self> {
         let Some(output) = output else {
             return Ok(Self::Jsonl);
@@ -82,7 +82,7 @@ impl Format {
         matches!(self, Self::SubRip | Self::WebVtt)
     }
 
-    /// Returns a transcript of a sound that has this number of seconds.
+    /// Returns a transcript as text; the clip lasts so many seconds.
     fn written(self, transcript: &Transcript, seconds: f64) -> Result<String> {
         match self {
             Self::Jsonl => output::json_line(transcript),
@@ -93,7 +93,7 @@ impl Format {
     }
 }
 
-/// Returns subtitles. A part without an end lasts until the sound ends.
+/// Returns subtitles. A part without an end lasts until the clip ends.
 fn subtitles(transcript: &Transcript, seconds: f64, head: &str, mark: char) -> Result<String> {
     let mut text = head.to_string();
     for (i, chunk) in transcript.chunks.iter().enumerate() {
@@ -142,7 +142,7 @@ pub fn transcribe(args: &Args) -> Result<CommandOutcome> {
     };
     if format.has_times() && args.files.len() > 1 {
         bail!(
-            "--output holds the subtitles of one sound, and {} files are given; give one, or let --output end in .jsonl",
+            "--output holds the subtitles of one clip, and {} files are given; give one, or let --output end in .jsonl",
             args.files.len()
         );
     }
@@ -155,7 +155,7 @@ pub fn transcribe(args: &Args) -> Result<CommandOutcome> {
         if interrupt::was_pressed() {
             break;
         }
-        let sound = Sound::read(file, transcriber.rate())?;
+        let sound = Audio::read(file, transcriber.rate())?;
         let transcript = transcriber.transcribe(&sound);
         let transcript = transcript
             .map_err(|error| anyhow::Error::new(error).context(file.display().to_string()))?;
@@ -168,7 +168,7 @@ pub fn transcribe(args: &Args) -> Result<CommandOutcome> {
     }
     let took = begin.elapsed().as_secs_f64();
     output::warn(format_args!(
-        "{n_done} sounds of {seconds:.1} s in {took:.2} s, {:.1} times as fast as they last",
+        "{n_done} clips of {seconds:.1} s in {took:.2} s, {:.1} times as fast as they last",
         seconds / took
     ));
     let outcome = match n_done < args.files.len() {

@@ -1,4 +1,4 @@
-//! Sounds from files and their spectrograms: ffmpeg and transformers are the judges.
+//! Audio from files and its spectrograms: ffmpeg and transformers are the judges.
 
 #[path = "../../../tests/shared/sounds.rs"]
 mod sounds;
@@ -8,7 +8,7 @@ mod wav;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use candle_blocks_media::sound::{LogMel, LogMelSettings, MAX_HOURS, Sound};
+use candle_blocks_media::sound::{Audio, LogMel, LogMelSettings, MAX_HOURS};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use sounds::samples;
@@ -60,7 +60,7 @@ fn samples_of_every_format_are_those_of_ffmpeg() {
         let [rate, n, step] = facts[..] else {
             panic!("{name}: {facts:?}");
         };
-        let sound = Sound::read(&weights("files").join(name), rate as u32).unwrap();
+        let sound = Audio::read(&weights("files").join(name), rate as u32).unwrap();
         // Decoders of lossy formats round differently, but by less than a bit of 16.
         let is_lossy = ["mp3", "ogg", "m4a"].contains(&name.rsplit('.').next().unwrap());
         let tolerance = if is_lossy { 3e-5 } else { 1e-7 };
@@ -117,7 +117,7 @@ fn spectrograms_are_those_of_transformers() {
 /// Demands that the bytes are refused with these words, and the file's name.
 #[track_caller]
 fn assert_refused(bytes: Vec<u8>, words: &[&str]) {
-    let error = Sound::from_bytes(bytes, Path::new("odd.bin"), 16000).unwrap_err();
+    let error = Audio::from_bytes(bytes, Path::new("odd.bin"), 16000).unwrap_err();
     let message = error.to_string();
     for word in words.iter().chain(&["odd.bin"]) {
         assert!(message.contains(word), "{message}");
@@ -125,9 +125,9 @@ fn assert_refused(bytes: Vec<u8>, words: &[&str]) {
 }
 
 #[test]
-fn files_that_are_no_sound_are_refused_by_name() {
+fn files_without_audio_are_refused_by_name() {
     assert_refused(Vec::new(), &["empty"]);
-    assert_refused(b"a line of text\n".repeat(100), &["not a sound", "WAV"]);
+    assert_refused(b"a line of text\n".repeat(100), &["not audio", "WAV"]);
     let whole = wav(Encoding::Pcm16, 1, 16000, &samples(1, 3000));
     assert_refused(whole[..44].to_vec(), &[]);
     assert_refused(wav(Encoding::Pcm16, 1, 16000, &[]), &["no samples"]);
@@ -146,14 +146,14 @@ fn files_that_are_no_sound_are_refused_by_name() {
         let whole = fs::read(weights("files").join(name)).unwrap();
         assert_refused(whole[..whole.len() * 2 / 3].to_vec(), &[]);
     }
-    let error = Sound::read(Path::new("missing.wav"), 16000).unwrap_err();
+    let error = Audio::read(Path::new("missing.wav"), 16000).unwrap_err();
     assert!(error.to_string().contains("missing.wav"), "{error}");
-    let error = Sound::read(&weights("files"), 16000).unwrap_err();
+    let error = Audio::read(&weights("files"), 16000).unwrap_err();
     assert!(error.to_string().contains("regular file"), "{error}");
 }
 
 #[test]
-fn a_sound_beyond_the_limit_is_refused_before_it_is_read() {
+fn audio_beyond_the_limit_is_refused_before_it_is_read() {
     let hours = MAX_HOURS as u32 * 3600 + 1;
     let mut file = wav(Encoding::Pcm16, 1, 16000, &[0.25; 100]);
     let length = (hours * 16000 * 2).to_le_bytes();
@@ -170,7 +170,7 @@ fn a_wav_file_that_was_written_to_a_pipe_is_read_to_its_end() {
     for at in [4, 40] {
         file[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
     }
-    let sound = Sound::from_bytes(file, Path::new("pipe"), 16000).unwrap();
+    let sound = Audio::from_bytes(file, Path::new("pipe"), 16000).unwrap();
     assert_eq!(sound.samples, expected);
 }
 
@@ -181,7 +181,7 @@ fn any_number_of_channels_is_mixed_and_any_rate_resampled() {
         let frame = |&x: &f32| vec![x; usize::from(channels)];
         let interleaved: Vec<f32> = frames.iter().flat_map(frame).collect();
         let file = wav(Encoding::Float, channels, rate, &interleaved);
-        let sound = Sound::from_bytes(file, Path::new("many"), 16000).unwrap();
+        let sound = Audio::from_bytes(file, Path::new("many"), 16000).unwrap();
         assert_eq!(sound.samples.len(), 8000, "{channels} at {rate}");
         assert!((sound.seconds() - 0.5).abs() < 1e-9);
         let loudest = sound.samples.iter().fold(0f32, |most, x| most.max(x.abs()));
@@ -224,7 +224,7 @@ fn damaged_files_are_read_or_refused() {
             if random(4) == 0 {
                 damaged.truncate(random(damaged.len()));
             }
-            match Sound::from_bytes(damaged, Path::new("damaged"), 16000) {
+            match Audio::from_bytes(damaged, Path::new("damaged"), 16000) {
                 Ok(_) => n_read += 1,
                 Err(error) => {
                     assert!(error.to_string().starts_with("damaged: "), "{error}");

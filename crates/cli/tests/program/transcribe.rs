@@ -18,7 +18,7 @@ fn transcribed(folder: &Path, files: &[&str], more: &[&str]) -> Answer {
     answer(command.args(files).args(more))
 }
 
-/// Writes sounds as WAV files, and returns transformers' results for the case with these keys.
+/// Writes WAV files, and returns transformers' results for the case with these keys.
 fn prepared(folder: &Path, keys: &Value) -> Vec<Value> {
     let bytes = fs::read(weights("speech/whisper/results.json")).unwrap();
     let judged: Value = serde_json::from_slice(&bytes).unwrap();
@@ -96,12 +96,12 @@ fn files_and_options_that_do_not_fit_are_refused() {
     }
     let folder = tempfile::tempdir().unwrap();
     prepared(folder.path(), &serde_json::json!({}));
-    fs::write(folder.path().join("text.wav"), "no sound").unwrap();
+    fs::write(folder.path().join("text.wav"), "no audio").unwrap();
     for (files, more, words) in [
-        (&["text.wav"][..], &[][..], &["text.wav", "not a sound"][..]),
+        (&["text.wav"][..], &[][..], &["text.wav", "not audio"][..]),
         (&["missing.wav"], &[], &["missing.wav"]),
         (&["0.wav"], &["--output", "a.mp3"], &["a.mp3", ".srt"]),
-        (&["0.wav", "1.wav"], &["--output", "a.srt"], &["one sound"]),
+        (&["0.wav", "1.wav"], &["--output", "a.srt"], &["one clip"]),
         (&["0.wav"], &["--output", "0.wav"], &["0.wav"]),
         (
             &["0.wav"],

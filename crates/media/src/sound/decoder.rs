@@ -1,4 +1,4 @@
-//! Decodes a sound file with symphonia, mixes its channels and resamples it.
+//! Decodes an audio file with symphonia, mixes its channels and resamples it.
 
 use std::io::{Seek, SeekFrom};
 use std::path::Path;
@@ -14,17 +14,17 @@ use symphonia::core::probe::Hint;
 
 use super::edit_list::seconds_before;
 use super::resampler::Resampler;
-use super::{MAX_HOURS, Sound, fault};
+use super::{Audio, MAX_HOURS, fault};
 
 /// The sampling rates that are read.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
 
-/// The maximum difference between a header's length and the samples of a lossy format, in seconds: encoders count their delay
+/// The maximum difference between a header's length and a lossy format's samples, in seconds: encoders count their delay
 /// differently.
 const LOSSY_TOLERANCE: f64 = 0.1;
 
-/// Reads a sound at `rate`; `path` is its name in errors.
-pub(super) fn decode(mut source: Box<dyn MediaSource>, path: &Path, rate: u32) -> Result<Sound> {
+/// Reads a clip at `rate`; `path` is its name in errors.
+pub(super) fn decode(mut source: Box<dyn MediaSource>, path: &Path, rate: u32) -> Result<Audio> {
     let before = seconds_before(&mut *source);
     source
         .seek(SeekFrom::Start(0))
@@ -37,7 +37,7 @@ pub(super) fn decode(mut source: Box<dyn MediaSource>, path: &Path, rate: u32) -
     let Some(track) = tracks.find(|track| is_sound(&track.codec_params)) else {
         return Err(fault(
             path,
-            "it contains no sound track in a known format; convert it to WAV",
+            "it contains no audio track in a known format; convert it to WAV",
         ));
     };
     let (id, parameters) = (track.id, track.codec_params.clone());
@@ -46,7 +46,7 @@ pub(super) fn decode(mut source: Box<dyn MediaSource>, path: &Path, rate: u32) -
         return Err(too_long(path));
     }
     let unreadable = |error: SymphoniaError| {
-        let reason = format!("a sound that cannot be decoded: {error}; convert it to WAV");
+        let reason = format!("audio that cannot be decoded: {error}; convert it to WAV");
         fault(path, reason)
     };
     let options = DecoderOptions::default();
@@ -57,7 +57,7 @@ pub(super) fn decode(mut source: Box<dyn MediaSource>, path: &Path, rate: u32) -
     loop {
         let packet = match format.next_packet() {
             Ok(packet) => packet,
-            // symphonia's end of a file.
+            // symphonia's error at a file's end.
             Err(SymphoniaError::IoError(error))
                 if error.kind() == std::io::ErrorKind::UnexpectedEof =>
             {
@@ -110,7 +110,7 @@ fn open(source: Box<dyn MediaSource>, path: &Path) -> Result<Box<dyn FormatReade
         Ok(probed) => Ok(probed.format),
         Err(error) => {
             let reason = format!(
-                "it is not a sound that can be read ({error}); expected WAV, FLAC, MP3, Ogg Vorbis or M4A (AAC)"
+                "it is not audio that can be read ({error}); expected WAV, FLAC, MP3, Ogg Vorbis or M4A (AAC)"
             );
             Err(fault(path, reason))
         }
@@ -139,7 +139,7 @@ fn too_long(path: &Path) -> candle_blocks_base::Error {
     fault(path, reason)
 }
 
-/// The mixed channels of a sound in progress.
+/// A clip's mixed channels, in progress.
 struct Mono {
     /// The file's rate and its resampler, known with the first samples.
     source: Option<(u32, Resampler)>,
@@ -161,7 +161,7 @@ impl Mono {
         }
     }
 
-    /// Returns the number of seconds read.
+    /// Returns how many seconds have been read.
     fn seconds(&self) -> f64 {
         match &self.source {
             Some((rate, _)) => self.n_read as f64 / f64::from(*rate),
@@ -229,7 +229,7 @@ impl Mono {
         resampler.push(&self.mixed[left_out..]).map_err(resampling)
     }
 
-    fn finish(self, path: &Path) -> Result<Sound> {
+    fn finish(self, path: &Path) -> Result<Audio> {
         let resampling = |reason| fault(path, format!("it cannot be resampled: {reason}"));
         let finished = self.source.map(|(_, resampler)| resampler.finish());
         let samples = finished
@@ -237,8 +237,8 @@ impl Mono {
             .map_err(resampling)?
             .unwrap_or_default();
         match samples.is_empty() {
-            true => Err(fault(path, "it contains no samples, expected a sound")),
-            false => Ok(Sound {
+            true => Err(fault(path, "it contains no samples, expected audio")),
+            false => Ok(Audio {
                 samples,
                 rate: self.rate,
             }),
@@ -246,7 +246,7 @@ impl Mono {
     }
 }
 
-/// Returns the weight of each channel in the mix: those of ffmpeg for `-ac 1` and samples in floating point (`auto_matrix` in
+/// Returns each channel's weight in the mix: ffmpeg's weights for `-ac 1` and samples in floating point (`auto_matrix` in
 /// libswresample), which are not divided by their sum.
 fn mix(places: Channels) -> Vec<f32> {
     const HALF: f32 = std::f32::consts::FRAC_1_SQRT_2; // of the power

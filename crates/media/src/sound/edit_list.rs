@@ -1,13 +1,13 @@
-//! The beginning of an MP4 file's sound, from its edit list: encoders put samples before it, which symphonia does not leave out.
+//! Where the audio in an MP4 file begins, by its edit list: encoders put samples before it, which symphonia does not leave out.
 //!
 //! ISO/IEC 14496-12, sections 8.4.2, 8.4.3 and 8.6.6.
 
 use std::io::{Read, Seek, SeekFrom};
 
-/// The largest description of tracks (`moov`) that is read, in bytes.
+/// The largest track description (`moov`) that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 26;
 
-/// Returns the seconds before the beginning of the first sound track; 0 for another format, or without an edit list.
+/// Returns the seconds before the first audio track begins; 0 for another format, or without an edit list.
 pub(super) fn seconds_before(source: &mut (impl Read + Seek + ?Sized)) -> f64 {
     let found = description(source).and_then(|moov| {
         let tracks = boxes(&moov).filter(|(name, _)| *name == b"trak");
@@ -19,7 +19,7 @@ pub(super) fn seconds_before(source: &mut (impl Read + Seek + ?Sized)) -> f64 {
     found.unwrap_or(0.0)
 }
 
-/// Returns the contents of the box `moov`.
+/// Returns what the box `moov` contains.
 fn description(source: &mut (impl Read + Seek + ?Sized)) -> Option<Vec<u8>> {
     let mut at = 0;
     loop {
@@ -57,7 +57,7 @@ fn boxes(mut contents: &[u8]) -> impl Iterator<Item = (&[u8; 4], &[u8])> {
     })
 }
 
-/// Returns the contents of the box at a path.
+/// Returns what the box at a path contains.
 fn inside<'b>(contents: &'b [u8], path: &[&[u8; 4]]) -> Option<&'b [u8]> {
     path.iter().try_fold(contents, |contents, wanted| {
         boxes(contents)
@@ -81,7 +81,7 @@ fn before(track: &[u8]) -> Option<f64> {
     let is_long = |bytes: &[u8]| bytes.first() == Some(&1);
     let scale = number(header, if is_long(header) { 20 } else { 12 })?;
     let list = inside(track, &[b"edts", b"elst"])?;
-    // An entry has a duration and a time, of 8 bytes each in the long form. Time -1 is silence.
+    // An entry has a duration and a time, each with 8 bytes in the long form. Time -1 is silence.
     let time = match is_long(list) {
         true => i64::from(number(list, 16)? as i32) << 32 | i64::from(number(list, 20)?),
         false => i64::from(number(list, 12)? as i32),

@@ -10,7 +10,7 @@ use realfft::{RealFftPlanner, RealToComplex};
 
 use super::mel_filters::MelFilter;
 
-/// The upper end of the mel scale in Hz, the same for each sampling rate.
+/// The mel scale's upper end in Hz, the same for each sampling rate.
 const HIGHEST: f64 = 8000.0;
 
 /// The lowest power in a mel band.
@@ -21,18 +21,18 @@ const MAX_FFT: usize = 1 << 16;
 const MAX_MELS: usize = 1 << 12;
 const MAX_CHUNK: usize = 3600;
 
-/// The keys of `preprocessor_config.json` for [`LogMel`], with the defaults of transformers.
+/// The keys of `preprocessor_config.json` for [`LogMel`], with transformers' defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogMelSettings {
-    /// `feature_size`: the number of mel bands.
+    /// `feature_size`: how many mel bands there are.
     pub n_mels: usize,
-    /// `sampling_rate`: the number of samples in a second.
+    /// `sampling_rate`: samples in a second.
     pub rate: u32,
-    /// `hop_length`: the number of samples from frame to frame.
+    /// `hop_length`: samples from frame to frame.
     pub hop: usize,
-    /// `chunk_length`: the number of seconds to which a short sound is padded.
+    /// `chunk_length`: the seconds to which a short clip is padded.
     pub chunk_seconds: usize,
-    /// `n_fft`: the number of samples in a frame.
+    /// `n_fft`: samples in a frame.
     pub n_fft: usize,
 }
 
@@ -49,15 +49,15 @@ impl Default for LogMelSettings {
 }
 
 impl LogMelSettings {
-    /// Returns the number of samples to which a short sound is padded.
+    /// Returns the length in samples to which a short clip is padded.
     pub fn chunk_samples(&self) -> usize {
         self.chunk_seconds * self.rate as usize
     }
 }
 
-/// Computes spectrograms: frames of `n_fft` samples, each a Hann window, an FFT, mel bands of the power and their logarithm.
+/// Computes spectrograms: frames of `n_fft` samples, each a Hann window, an FFT, the power in mel bands and its logarithm.
 ///
-/// All steps are computed in f64; the results equal those of transformers' NumPy implementation within 1e-6, as its own test
+/// All steps are computed in f64; the results equal transformers' NumPy implementation within 1e-6, as its own test
 /// shows. transformers' PyTorch implementation computes in f32, and differs from both by up to 1e-4 in bands without sound.
 #[derive(Clone)]
 pub struct LogMel {
@@ -78,11 +78,11 @@ impl fmt::Debug for LogMel {
 /// A spectrogram `[n_mels, n_frames]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spectrogram {
-    /// The values of the first band come first.
+    /// All values, the first band first.
     pub values: Vec<f32>,
-    /// The number of mel bands.
+    /// How many mel bands there are.
     pub n_mels: usize,
-    /// The number of frames.
+    /// How many frames there are.
     pub n_frames: usize,
 }
 
@@ -126,7 +126,7 @@ impl LogMel {
         &self.settings
     }
 
-    /// Returns the spectrogram of a sound, which is padded with silence to `chunk_seconds` if it is shorter. A longer sound has a
+    /// Returns a clip's spectrogram. The clip is padded with silence to `chunk_seconds` if it is shorter. A longer clip has a
     /// longer spectrogram: `n_samples / hop` frames.
     ///
     /// # Errors
@@ -178,7 +178,7 @@ impl LogMel {
     }
 }
 
-/// Returns the index of a sample, given its index after `half` reflected samples were put before the first and after the last.
+/// Returns a sample's index, given its index after `half` reflected samples were put before the first and after the last.
 fn reflected(i: usize, half: usize, n_samples: usize) -> usize {
     match i.checked_sub(half) {
         None => half - i,

@@ -1,8 +1,8 @@
-//! Triangular filters on Slaney's mel scale, normalized by area: `mel_filter_bank(norm="slaney", mel_scale="slaney")` of transformers.
+//! Triangular filters on Slaney's mel scale, normalized by area: `mel_filter_bank(norm="slaney", mel_scale="slaney")` in transformers.
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/audio_utils.py>
 
-/// Above 1,000 Hz, which are 15 mel, the scale is logarithmic: 27 mel for each factor of 6.4.
+/// Above 1,000 Hz, which are 15 mel, the scale is logarithmic: 27 mel for each factor 6.4.
 const LINEAR_TO: (f64, f64) = (1000.0, 15.0);
 
 /// A filter's weights for neighboring frequency bins; all other weights are zero.

@@ -1,18 +1,18 @@
-//! Changes the sampling rate of a sound, piece by piece.
+//! Changes a clip's sampling rate, piece by piece.
 
 use rubato::{FftFixedIn, Resampler as _};
 
-/// The number of samples that are resampled at once, at least; also the length of the filter.
+/// How many samples are resampled at once, at least; also the filter's length.
 const AT_ONCE: usize = 4096;
 
-/// A sound in progress at its new rate.
+/// A clip in progress at its new rate.
 pub(super) struct Resampler {
     fft: Option<FftFixedIn<f32>>,
     rates: (u32, u32),
     /// Samples that do not fill a step yet.
     pending: Vec<f32>,
     n_read: u64,
-    /// The number of output samples to drop: the filter's delay.
+    /// How many output samples to drop: the filter's delay.
     n_delayed: usize,
     output: Vec<f32>,
 }
@@ -69,14 +69,14 @@ impl Resampler {
         Ok(())
     }
 
-    /// Returns all samples at the new rate: as many as the old ones times the ratio of the rates, rounded up.
+    /// Returns all samples at the new rate: as many as the old ones times the rates' ratio, rounded up.
     pub fn finish(mut self) -> Result<Vec<f32>, String> {
         let n = (self.n_read * u64::from(self.rates.1)).div_ceil(u64::from(self.rates.0)) as usize;
         while self.output.len() < n {
             let Some(fft) = &self.fft else {
                 break;
             };
-            // Silence after the end moves the last samples out of the filter.
+            // Silence after the end moves the last samples through the filter.
             let filled = self
                 .pending
                 .len()
@@ -99,7 +99,7 @@ mod tests {
         (0..n).map(|i| (0.5 * angle(i).sin()) as f32).collect()
     }
 
-    /// Returns a resampled tone of a second, pushed in uneven pieces.
+    /// Returns a resampled tone, one second long, pushed in uneven pieces.
     fn resampled(frequency: f64, from: u32, to: u32) -> Vec<f32> {
         let mut resampler = Resampler::new(from, to).unwrap();
         for piece in tone(frequency, from, from as usize).chunks(1153) {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_of_any_length_has_the_length_of_the_ratio() {
+    fn audio_has_the_length_that_the_ratio_gives() {
         for n in [0, 1, 2, 440, 441, 442, 4095, 4096, 4097, 100_003] {
             let mut resampler = Resampler::new(44100, 16000).unwrap();
             resampler.push(&vec![0.25; n]).unwrap();

@@ -2,16 +2,16 @@
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/wav2vec2/feature_extraction_wav2vec2.py>
 
-/// The keys of `preprocessor_config.json` for samples, with the defaults of transformers.
+/// The keys of `preprocessor_config.json` for samples, with transformers' defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaveformSettings {
-    /// `sampling_rate`: the number of samples in a second.
+    /// `sampling_rate`: samples in a second.
     pub rate: u32,
     /// `do_normalize`.
     pub normalization: Normalization,
 }
 
-/// The values that a model reads for a sound's samples.
+/// The values that a model reads for a clip's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Normalization {
     /// The samples themselves.
@@ -30,7 +30,7 @@ impl Default for WaveformSettings {
 }
 
 impl WaveformSettings {
-    /// Returns the model's input for a sound's samples. Mean and variance are computed in f64.
+    /// Returns the model's input for a clip's samples. Mean and variance are computed in f64.
     pub fn input(&self, samples: &[f32]) -> Vec<f32> {
         if self.normalization == Normalization::None || samples.is_empty() {
             return samples.to_vec();
