@@ -82,7 +82,7 @@ impl Format {
         matches!(self, Self::SubRip | Self::WebVtt)
     }
 
-    /// Returns a transcript as text; the clip lasts so many seconds.
+    /// Returns a transcript as text; the clip ends after `seconds`.
     fn written(self, transcript: &Transcript, seconds: f64) -> Result<String> {
         match self {
             Self::Jsonl => output::json_line(transcript),

@@ -1,4 +1,4 @@
-//! Where the audio in an MP4 file begins, by its edit list: encoders put samples before it, which symphonia does not leave out.
+//! The beginning time in an MP4 file, by its edit list: encoders put samples before it, which symphonia does not leave out.
 //!
 //! ISO/IEC 14496-12, sections 8.4.2, 8.4.3 and 8.6.6.
 
