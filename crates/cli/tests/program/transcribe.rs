@@ -24,7 +24,8 @@ fn prepared(folder: &Path, keys: &Value) -> Vec<Value> {
     let judged: Value = serde_json::from_slice(&bytes).unwrap();
     for (i, sound) in judged["sounds"].as_array().unwrap().iter().enumerate() {
         let number = |at: usize| sound[at].as_u64().unwrap() as usize;
-        let file = wav(Encoding::Pcm16, 1, 16000, &samples(number(0), number(1)));
+        let encoding = [Encoding::Pcm16, Encoding::Float][i % 2];
+        let file = wav(encoding, 1, 16000, &samples(number(0), number(1)));
         fs::write(folder.join(format!("{i}.wav")), file).unwrap();
     }
     let mut cases = judged["cases"].as_array().unwrap().iter();

@@ -24,7 +24,10 @@ impl Resampler {
         let fft = match from == to {
             true => None,
             false => {
-                let fft = FftFixedIn::new(from as usize, to as usize, AT_ONCE, 1, 1);
+                // An even number of periods: the filter's delay is then a whole number of samples.
+                let step = 2 * (from / greatest_common_divisor(from, to)) as usize;
+                let at_once = AT_ONCE.next_multiple_of(step);
+                let fft = FftFixedIn::new(from as usize, to as usize, at_once, 1, 1);
                 Some(fft.map_err(|error| error.to_string())?)
             }
         };
@@ -87,6 +90,13 @@ impl Resampler {
         }
         self.output.truncate(n);
         Ok(self.output)
+    }
+}
+
+fn greatest_common_divisor(a: u32, b: u32) -> u32 {
+    match b {
+        0 => a,
+        _ => greatest_common_divisor(b, a % b),
     }
 }
 
