@@ -88,6 +88,8 @@ impl SpeechRequest {
         if self.timestamps == Timestamps::None {
             return Ok(());
         }
+        // Windows after the first would begin with the tokens before them.
+        json.only("condition_on_prev_tokens", &[false.into()])?;
         let key = "no_timestamps_token_id";
         let Some(no_timestamps) = json.parsed::<u32>(key)? else {
             return Err(json.error(&[key], "missing; timestamps need it"));

@@ -68,4 +68,21 @@ fn models_and_settings_without_speech_are_refused_by_name() {
         timed.transcriber(folder.path()),
         &["no_timestamps_token_id"],
     );
+
+    let path = weights("speech/whisper/generation_config.json");
+    let keys = std::fs::read_to_string(path).unwrap();
+    let keys = keys.replacen('{', "{\"condition_on_prev_tokens\": true,", 1);
+    std::fs::write(folder.path().join("generation_config.json"), keys).unwrap();
+    let timed = SpeechOptions::default().timestamps(TimestampKind::Segment);
+    let timed = timed.transcriber(folder.path());
+    assert_refused(timed, &["condition_on_prev_tokens", "only false"]);
+    // A clip that is longer than the window needs timestamps, a shorter one does not.
+    let transcriber = Transcriber::open(folder.path()).unwrap();
+    let clip = |n| Audio {
+        samples: samples(1, n),
+        rate: 16000,
+    };
+    transcriber.transcribe(&clip(8000)).unwrap();
+    let long = transcriber.transcribe(&clip(40000));
+    assert_refused(long, &["longer than", "condition_on_prev_tokens"]);
 }
