@@ -53,6 +53,7 @@
 //! | compute vectors or scores for texts | [`TextEmbedder`] and [`TextClassifier`] (feature `text`) |
 //! | compute labels or vectors for images | [`pictures`] (feature `media`) |
 //! | generate text, or answer in a chat | [`TextGenerator`] (feature `text`) |
+//! | transcribe audio files | [`speech::Transcriber`] (feature `media`) |
 //! | load a pretrained model, or its blocks | [`Checkpoint::open`], or [`Checkpoint::from_hub`] (feature `hub`), then [`Checkpoint::load`] |
 //! | run as fast as possible on a CPU | [`Weights::Packed`], or `pack` on a linear layer, feed-forward, attention, sublayer, block or stack |
 //! | run it on token ids, images or audio features | [`Loader::model`] |
@@ -194,20 +195,20 @@
 //! # Modules
 //!
 //! [`checkpoint`] leads from files to layers, and [`model`] joins embeddings, blocks and heads. [`train`] has the optimizer, schedules
-//! and LoRA, [`generate`] the generation of token ids, [`text`] whole tasks on texts, and [`compat`] candle-transformers' interface.
+//! and LoRA, [`generate`] the generation of token ids, [`text`] whole tasks on texts, `speech` transcripts, and [`compat`] candle-transformers' interface.
 //! [`trace`] names every intermediate result, and [`verify`] compares results with PyTorch's; it uses no layer, so it cannot repeat a layer's mistake. The blocks themselves
 //! ([`advanced::config`], [`advanced::ops`], [`advanced::layers`]) are the package `candle-blocks-layers`, which serves alone.
 //!
 //! # Features and versions
 //!
-//! `hub` downloads from the Hugging Face Hub, `text` has tokenizers and chat templates, and `media` decodes files of images. `cuda`, `metal`, `accelerate` and `mkl` are candle's features, and `mpi` divides blocks among processes.
+//! `hub` downloads from the Hugging Face Hub, `text` has tokenizers and chat templates, and `media` reads pictures and audio files. `cuda`, `metal`, `accelerate` and `mkl` are candle's features, and `mpi` divides blocks among processes.
 //!
 //! Use candle through [`candle_core`] and [`candle_nn`], as this crate re-exports them: a release that needs another minor
 //! version of candle is a new minor version of this crate.
 #![deny(missing_docs)]
 // Links to items of features that are off.
 #![cfg_attr(
-    not(all(feature = "hub", feature = "text", feature = "media")),
+    not(all(feature = "hub", feature = "media", feature = "text")),
     allow(rustdoc::broken_intra_doc_links)
 )]
 // docs.rs shows which feature an item needs. It sets this flag, and its compiler accepts it.
@@ -220,6 +221,8 @@ pub mod generate;
 pub mod model;
 #[cfg(feature = "media")]
 pub mod pictures;
+#[cfg(feature = "media")]
+pub mod speech;
 #[cfg(feature = "text")]
 pub mod text;
 pub mod trace;

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{BeamOptions, EarlyStopping, GenerationOptions, Sampling, SpeechStart, speech};
+use super::{
+    BeamOptions, EarlyStopping, GenerationOptions, Sampling, SpeechRequest, SpeechStart, speech,
+};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::error::{Error, Result};
@@ -111,12 +113,31 @@ impl GenerationOptions {
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
         Ok(Self {
             context_length: checkpoint.context_length()?,
-            ..options_of_files(checkpoint)?
+            ..options_of_files(checkpoint, None)?
         })
+    }
+
+    /// Reads the settings like [`Self::of`] for a transcription with Whisper. Like transformers' pipeline for speech, it uses 5
+    /// beams and at most 256 new tokens if the files do not set `num_beams`, and neither `max_length` nor `max_new_tokens`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::of`]; also if the model is no speech model with a decoder, or lacks the tokens for the request.
+    pub fn of_speech(checkpoint: &Checkpoint, request: &SpeechRequest) -> Result<Self> {
+        let options = options_of_files(checkpoint, Some(request))?;
+        match &options.speech {
+            Some(_) => Ok(options),
+            None => Err(Error::InvalidConfig(format!(
+                "{}: expected model_type \"whisper\" in config.json, for a transcription with a decoder",
+                checkpoint.files().path().display()
+            ))),
+        }
     }
 }
 
-fn options_of_files(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
+fn options_of_files(
+    checkpoint: &Checkpoint,
+    request: Option<&SpeechRequest>,
+) -> Result<GenerationOptions> {
     if let Some(json) = checkpoint.own_generation_config()? {
         let mut options = read(&json)?;
         note_unread(&mut options, &json, checkpoint.files().path(), &[]);
@@ -129,19 +150,22 @@ fn options_of_files(checkpoint: &Checkpoint) -> Result<GenerationOptions> {
     let speaks = model_type.transpose()?.flatten().as_deref() == Some("whisper");
     let mut options = match (ConfigJson::open_named(&path)?, &config) {
         (Some(json), _) => {
+            let json = request.map_or(Ok(json.clone()), |request| request.applied(&json))?;
             let mut options = read(&json)?;
             if let Some(config) = config.as_ref().filter(|_| speaks) {
-                begin_speech(&mut options, &json, config)?;
+                begin_speech(&mut options, &json, config, request)?;
             }
             let speech_keys = if speaks { speech::UNCHANGING } else { &[] };
             note_unread(&mut options, &json, &path, speech_keys);
             options
         }
         (None, Some(config)) => {
-            let mut options = read(&of_config(config)?)?;
+            let json = of_config(config)?;
+            let json = request.map_or(Ok(json.clone()), |request| request.applied(&json))?;
+            let mut options = read(&json)?;
             if speaks {
                 let none = ConfigJson::given(&path, Value::Object(serde_json::Map::new()));
-                begin_speech(&mut options, &none, config)?;
+                begin_speech(&mut options, &none, config, request)?;
             }
             options
         }
@@ -171,8 +195,12 @@ fn begin_speech(
     options: &mut GenerationOptions,
     json: &ConfigJson,
     config: &ConfigJson,
+    request: Option<&SpeechRequest>,
 ) -> Result<()> {
     options.speech = Some(SpeechStart::read(json, config)?);
+    if let Some(request) = request {
+        request.set_timestamps(json, options)?;
+    }
     let length = options.max_length.take();
     options.max_new_tokens = options.max_new_tokens.or(length);
     Ok(())

@@ -40,7 +40,9 @@ mod prompts;
 mod sampler;
 mod sampling;
 mod speech;
+mod speech_request;
 mod stop_strings;
+mod timestamps;
 
 pub use beams::{BeamOptions, EarlyStopping};
 pub use choose::{Choose, Sequence};
@@ -51,5 +53,9 @@ pub use options::GenerationOptions;
 pub use prompts::prompts;
 pub use sampler::Sampler;
 pub use sampling::Sampling;
-pub use speech::SpeechStart;
+#[cfg(feature = "media")]
+pub(crate) use speech::language_of_token;
+pub use speech::{SpeechStart, SpeechTask};
+pub use speech_request::SpeechRequest;
 pub use stop_strings::StopStrings;
+pub use timestamps::TimestampRules;

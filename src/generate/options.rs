@@ -1,6 +1,6 @@
 //! Options for generation: when it ends, and which tokens it prefers.
 
-use super::{BeamOptions, Sampling, SpeechStart};
+use super::{BeamOptions, Sampling, SpeechStart, TimestampRules};
 use crate::error::{getters, setters};
 
 /// The deterministic part of transformers' `GenerationConfig`: when generation ends, changes to the next token's logits, and
@@ -35,6 +35,8 @@ pub struct GenerationOptions {
     /// Additional tokens in the prompt of Whisper's decoder: `language`, `task`, `lang_to_id`, `task_to_id`,
     /// `no_timestamps_token_id` and `forced_decoder_ids`.
     pub speech: Option<SpeechStart>,
+    /// `return_timestamps` of a speech model: the rules for timestamps in its transcripts.
+    pub timestamps: Option<TimestampRules>,
     /// `suppress_tokens`: tokens that are never selected.
     pub suppressed: Vec<u32>,
     /// `begin_suppress_tokens`: tokens that are not selected first.
@@ -93,6 +95,7 @@ impl Default for GenerationOptions {
             padding: None,
             decoder_start: None,
             speech: None,
+            timestamps: None,
             suppressed: Vec::new(),
             suppressed_first: Vec::new(),
             forced_first: None,

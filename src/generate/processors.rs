@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use super::{GenerationOptions, lengths::Lengths};
+use super::{GenerationOptions, TimestampRules, lengths::Lengths};
 use crate::error::{Error, Result};
 
 /// A change to logits: one of transformers' logits processors.
@@ -27,6 +27,8 @@ pub(super) enum LogitsProcessor {
         from: usize,
         factor: f64,
     },
+    /// The rules for timestamps, after prompts of this length.
+    Timestamps(TimestampRules, usize),
     /// `renormalize_logits`.
     Normalize,
 }
@@ -107,6 +109,7 @@ impl LogitsProcessor {
             sooner,
             suppress(options.suppressed.clone(), When::Always),
             suppress(options.suppressed_first.clone(), When::At(begins)),
+            (options.timestamps).map(|rules| Self::Timestamps(rules, lengths.prompt)),
             options.renormalize.then_some(Self::Normalize),
         ];
         Ok(all.into_iter().flatten().collect())
@@ -177,6 +180,7 @@ impl LogitsProcessor {
                     }
                 }
             }
+            Self::Timestamps(rules, n_prompt) => rules.apply(&row.tokens[*n_prompt..], logits),
             Self::Normalize => log_softmax(logits),
         }
     }

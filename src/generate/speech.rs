@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::checkpoint::config_json::ConfigJson;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Keys in Whisper's `generation_config.json` that change no token for audio with a single segment: keys for timestamps, for
 /// longer audio and for temperature fallback.
@@ -34,6 +34,15 @@ pub struct SpeechStart {
     pub tokens: Vec<u32>,
 }
 
+/// The kind of transcript.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpeechTask {
+    /// A transcript in the language that is spoken.
+    Transcribe,
+    /// A translation to English.
+    Translate,
+}
+
 /// A token in the prompt.
 #[derive(Clone, Copy, PartialEq)]
 enum Said {
@@ -41,6 +50,29 @@ enum Said {
     /// The most likely language.
     Detected,
     Nothing,
+}
+
+impl SpeechTask {
+    /// Returns transformers' name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Transcribe => "transcribe",
+            Self::Translate => "translate",
+        }
+    }
+}
+
+impl std::str::FromStr for SpeechTask {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let all = [Self::Transcribe, Self::Translate];
+        let known = all.into_iter().find(|task| task.name() == name);
+        known.ok_or_else(|| {
+            let reason = format!("found {name:?}, expected \"transcribe\" or \"translate\"");
+            Error::input("task", reason)
+        })
+    }
 }
 
 impl SpeechStart {
@@ -180,8 +212,19 @@ fn code_of(name: &str) -> Option<&'static str> {
         .map(|(code, _)| code)
 }
 
+/// Returns the language that a token such as `<|en|>` names.
+#[cfg(feature = "media")]
+pub(crate) fn language_of_token(text: &str) -> Option<&'static str> {
+    let code = text.get(2..text.len().checked_sub(2)?)?;
+    let lines = include_str!("languages.txt").lines();
+    let mut lines = lines.filter_map(|line| line.split_once(": "));
+    lines
+        .find(|(known, _)| *known == code)
+        .map(|(_, name)| name)
+}
+
 fn task_token(json: &ConfigJson, task: &str, known: Option<&BTreeMap<String, u32>>) -> Result<u32> {
-    if !["transcribe", "translate"].contains(&task) {
+    if task.parse::<SpeechTask>().is_err() {
         let reason = format!("found {task:?}, expected \"transcribe\" or \"translate\"");
         return Err(json.error(&["task"], reason));
     }

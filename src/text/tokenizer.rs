@@ -313,6 +313,12 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
+    /// Returns a token as the vocabulary has it.
+    #[cfg(feature = "media")]
+    pub(crate) fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
     /// Returns whether [`Self::encodings`] gives offsets: all classes but those that are written in Python.
     pub(super) fn has_offsets(&self) -> bool {
         self.python.is_none()

@@ -52,6 +52,7 @@ const MODULES: &[(&str, &[Arrows])] = &[
             ("compat", &["checkpoint"]),
             ("text", &["generate", "model", "checkpoint"]),
             ("pictures", &["text", "model", "checkpoint"]),
+            ("speech", &["text", "generate", "model", "checkpoint"]),
             ("trace", &["model", "checkpoint"]),
             ("advanced", &["generate", "checkpoint"]),
         ],

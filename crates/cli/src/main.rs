@@ -27,6 +27,8 @@ mod tag;
 mod task;
 mod texts;
 mod threads;
+#[cfg(feature = "media")]
+mod transcribe;
 mod verify;
 mod zero_shot;
 
@@ -65,6 +67,9 @@ enum Command {
     Fill(fill::Args),
     /// Answer the question in each line of a JSON Lines file by parts of the context beside it.
     Answer(answer::Args),
+    /// Transcribe sound files with Whisper, with or without times.
+    #[cfg(feature = "media")]
+    Transcribe(transcribe::Args),
     /// Quantize the blocks of a checkpoint to 4 to 8 bits, as a GGUF file or as compressed-tensors.
     #[command(visible_alias = "quantise")]
     Quantize(quantize::Args),
@@ -95,6 +100,8 @@ fn main() -> ExitCode {
         Command::Tag(args) => tag::tag(&args),
         Command::Fill(args) => fill::fill(&args),
         Command::Answer(args) => answer::answer(&args),
+        #[cfg(feature = "media")]
+        Command::Transcribe(args) => transcribe::transcribe(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Bench(args) => bench::bench(&args),
     };

@@ -16,8 +16,14 @@ mod numbers;
 mod said;
 #[path = "../../../../tests/shared/scratch.rs"]
 mod scratch;
+#[cfg(feature = "media")]
+#[path = "../../../../tests/shared/sounds.rs"]
+mod sounds;
 #[path = "../../../../tests/shared/synthetic.rs"]
 mod synthetic;
+#[cfg(feature = "media")]
+#[path = "../../../../tests/shared/wav.rs"]
+mod wav;
 #[path = "../../../../tests/shared/weights.rs"]
 mod weights;
 
@@ -49,5 +55,7 @@ mod run;
 mod speech;
 mod tasks;
 mod texts;
+#[cfg(feature = "media")]
+mod transcribe;
 mod two_stacks;
 mod whole_models;
