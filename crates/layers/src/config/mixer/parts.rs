@@ -35,6 +35,7 @@ impl MixerConfig {
             (Self::Mamba2(of), Query | Key) => Some(of.keys_width()),
             (Self::Mamba2(of), Value | Gate) => Some(of.values_width()),
             (Self::Mamba2(of), Decay) => Some(of.n_heads),
+            (Self::HybridHeads(of), _) => Self::Mamba2(of.mamba).part_width(part),
             _ => None,
         }
     }
@@ -46,6 +47,7 @@ impl MixerConfig {
             Self::Attention(of) => Some(of.n_kv_heads),
             Self::GatedDeltaNet(of) => Some(of.n_key_heads),
             Self::Mamba2(of) => Some(of.n_groups),
+            Self::HybridHeads(of) => Some(of.attention.n_kv_heads),
             Self::ShortConvolution(_) | Self::Absent { .. } => None,
         }
     }

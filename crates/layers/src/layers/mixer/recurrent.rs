@@ -88,11 +88,11 @@ impl<'a> RecurrentPass<'a> {
         self.state.as_ref()?.tensor(self.after.len())
     }
 
-    /// Returns a convolved projection's rows in f32 or f64.
-    pub fn convolved(&mut self, by: &ConvolvedProjection) -> Result<Value> {
-        let rows = by
-            .projection
-            .apply(self.x, None, self.pass.context.train())?;
+    /// Returns a convolved projection's rows in f32 or f64. The projection is multiplied by a factor.
+    pub fn convolved(&mut self, by: &ConvolvedProjection, factor: f64) -> Result<Value> {
+        let train = self.pass.context.train();
+        let rows = by.projection.apply(self.x, None, train)?;
+        let rows = rows.multiplied(factor)?;
         let (earlier, table) = (self.earlier(), &self.table);
         let after = rows.rows_after(earlier, table)?;
         let mixed = rows.convolve(&by.weight, by.bias.as_ref(), earlier, table)?;
@@ -151,9 +151,10 @@ impl Decay {
         })
     }
 
-    /// Returns the steps, in f32 or f64.
-    pub fn steps(&self, x: &Value, train: bool) -> Result<Value> {
-        let steps = self.projection.apply(x, None, train)?.widened()?;
+    /// Returns the steps, in f32 or f64. The projection is multiplied by a factor.
+    pub fn steps(&self, x: &Value, factor: f64, train: bool) -> Result<Value> {
+        let steps = self.projection.apply(x, None, train)?;
+        let steps = steps.multiplied(factor)?.widened()?;
         let steps = steps.add_to_rows(&widened(&self.bias, steps.dtype())?)?;
         steps.activate(Activation::Softplus)
     }
