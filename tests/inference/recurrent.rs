@@ -6,7 +6,7 @@ use candle_blocks::{
     StackConfig,
     candle_core::{DType, Device, Tensor},
     config::{
-        GatedDeltaNetConfig, HybridHeadsConfig, Mamba2Config, Mamba2Norm, MixerConfig,
+        GatedDeltaNetConfig, HybridHeadsConfig, Mamba2Config, Mamba2Norm, MambaConfig, MixerConfig,
         ShortConvolutionConfig,
     },
 };
@@ -20,13 +20,14 @@ use crate::{
 };
 
 /// Every recurrent mixer.
-fn mixers() -> [MixerConfig; 3] {
+fn mixers() -> [MixerConfig; 4] {
     let delta = GatedDeltaNetConfig::new(WIDTH, [2, 4], [3, 5]);
     let mamba = Mamba2Config::new(WIDTH, [4, 3], 5);
     [
         ShortConvolutionConfig::new(WIDTH, 3).with_bias(true).into(),
         delta.with_strength(2.0).into(),
         mamba.with_groups(2).into(),
+        MambaConfig::new(WIDTH, 9, 4, 2).into(),
     ]
 }
 
@@ -222,6 +223,7 @@ fn additive_masks_and_states_of_other_layers_are_refused() {
             match &mut block.mixer {
                 MixerConfig::ShortConvolution(of) => of.taps = 5,
                 MixerConfig::GatedDeltaNet(of) => of.key_dim = 5,
+                MixerConfig::Mamba(of) => of.state_dim = 7,
                 MixerConfig::Mamba2(of) => of.state_dim = 7,
                 MixerConfig::HybridHeads(of) => of.mamba.state_dim = 7,
                 _ => {}

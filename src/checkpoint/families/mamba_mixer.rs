@@ -65,6 +65,15 @@ fn with_steps(all: Initialization, steps: Distribution) -> Initialization {
         .with("*mamba.rate.weight", Distribution::LogOfCount)
 }
 
+/// Returns the distribution of the steps' biases.
+pub(super) fn before_softplus(json: &ConfigJson) -> Result<Distribution> {
+    Ok(Distribution::BeforeSoftplus {
+        low: json.number(&["time_step_min"], 1e-3)?,
+        high: json.number(&["time_step_max"], 0.1)?,
+        floor: json.number(&["time_step_floor"], 1e-4)?,
+    })
+}
+
 /// Returns the distributions of Mamba-2's and Nemotron-H's mixers, whose output weights are uniform within `1/√share`.
 pub(super) fn drawn(
     json: &ConfigJson,
@@ -72,11 +81,7 @@ pub(super) fn drawn(
     share: usize,
 ) -> Result<Initialization> {
     let bound = 1.0 / (share as f64).sqrt();
-    let steps = Distribution::BeforeSoftplus {
-        low: json.number(&["time_step_min"], 1e-3)?,
-        high: json.number(&["time_step_max"], 0.1)?,
-        floor: json.number(&["time_step_floor"], 1e-4)?,
-    };
+    let steps = before_softplus(json)?;
     let all = all.with("*mamba.output.weight", Distribution::Uniform { bound });
     Ok(with_steps(all, steps))
 }

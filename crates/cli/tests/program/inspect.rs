@@ -3,7 +3,7 @@
 use candle_blocks::{
     BlockConfig, FeedForwardForm, Position,
     config::{
-        AltUpConfig, LatentConfig, Mamba2Config, Mamba2Norm, MixerConfig, OutputGateSpan, PositionProjections,
+        AltUpConfig, LatentConfig, Mamba2Config, MixerConfig, OutputGateSpan, PositionProjections,
         RelativeBiasSpan, SharedExpertConfig,
     },
 };
@@ -173,6 +173,11 @@ fn expected(block: &BlockConfig) -> Expected {
             let convolved = of.values_width() + 2 * of.keys_width();
             let projected = convolved + 2 * of.values_width() + 2 * of.n_value_heads;
             projected * of.d_model + convolved * of.taps + 2 * of.n_value_heads
+        }
+        MixerConfig::Mamba(of) => {
+            let bias = usize::from(of.convolution_bias);
+            let rows = 3 * of.d_model + 2 * of.step_rank + 3 * of.state_dim + of.taps + bias + 2;
+            rows * of.d_inner
         }
         MixerConfig::Mamba2(of) => of_mamba(of),
         MixerConfig::HybridHeads(of) => attention(&of.attention) + of_mamba(&of.mamba),

@@ -355,7 +355,12 @@ fn load_vector<T: Real, L: Vectors<T>>(level: L, from: &[T], at: usize) -> L::Ve
 }
 
 #[inline(always)]
-pub(super) fn store_vector<T: Real, L: Vectors<T>>(level: L, of: L::Vector, to: &mut [T], at: usize) {
+pub(super) fn store_vector<T: Real, L: Vectors<T>>(
+    level: L,
+    of: L::Vector,
+    to: &mut [T],
+    at: usize,
+) {
     assert!(at + L::LANES <= to.len());
     // SAFETY: a vector from `at` on is within the slice, by the assertion.
     unsafe { level.store(of, to.as_mut_ptr().add(at)) };

@@ -31,7 +31,8 @@ impl Case {
         let drawn = |n, seed| normal(n, 0.0, 1.0, seed);
         let positive = |n, seed| {
             let all = drawn(n, seed).into_iter();
-            all.map(|x| f64::from(softplus(x) as f32)).collect::<Vec<_>>()
+            all.map(|x| f64::from(softplus(x) as f32))
+                .collect::<Vec<_>>()
         };
         Self {
             state_dim,
@@ -40,7 +41,10 @@ impl Case {
             state: drawn(lengths.len() * state_dim * channels, 6),
             sequences,
             inputs: [
-                positive(state_dim * channels, 1).iter().map(|x| -x).collect(),
+                positive(state_dim * channels, 1)
+                    .iter()
+                    .map(|x| -x)
+                    .collect(),
                 positive(n_rows * channels, 2),
                 drawn(n_rows * state_dim, 3),
                 drawn(n_rows * state_dim, 4),
@@ -182,7 +186,11 @@ fn a_sequence_has_the_same_bits_alone_in_pieces_and_on_any_number_of_threads() {
             }
         }
         // The first snapshots are the states before.
-        assert_same(&snapshots[..len], &typed::<f32>(&case.state[..len]), "snapshot");
+        assert_same(
+            &snapshots[..len],
+            &typed::<f32>(&case.state[..len]),
+            "snapshot",
+        );
     }
 }
 

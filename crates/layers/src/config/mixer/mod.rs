@@ -9,7 +9,9 @@ mod attention;
 mod facts;
 mod gated_delta_net;
 mod hybrid_heads;
+mod mamba;
 mod mamba2;
+mod multipliers;
 mod parts;
 mod short_convolution;
 
@@ -21,7 +23,9 @@ pub use attention::{
 pub use facts::{HeadLayout, MixerFacts, PaddedRows};
 pub use gated_delta_net::GatedDeltaNetConfig;
 pub use hybrid_heads::HybridHeadsConfig;
-pub use mamba2::{Mamba2Config, Mamba2Multipliers, Mamba2Norm};
+pub use mamba::MambaConfig;
+pub use mamba2::{Mamba2Config, Mamba2Norm};
+pub use multipliers::Mamba2Multipliers;
 pub use parts::MixerPart;
 pub use short_convolution::ShortConvolutionConfig;
 
@@ -43,6 +47,8 @@ pub enum MixerConfig {
     ShortConvolution(ShortConvolutionConfig),
     /// A gated delta rule.
     GatedDeltaNet(GatedDeltaNetConfig),
+    /// Mamba's state space model.
+    Mamba(MambaConfig),
     /// Mamba-2's state space model.
     Mamba2(Mamba2Config),
     /// Attention and Mamba-2 side by side.
@@ -69,6 +75,12 @@ impl From<ShortConvolutionConfig> for MixerConfig {
 impl From<GatedDeltaNetConfig> for MixerConfig {
     fn from(delta: GatedDeltaNetConfig) -> Self {
         Self::GatedDeltaNet(delta)
+    }
+}
+
+impl From<MambaConfig> for MixerConfig {
+    fn from(mamba: MambaConfig) -> Self {
+        Self::Mamba(mamba)
     }
 }
 
@@ -125,6 +137,7 @@ impl MixerConfig {
             Self::Attention(attention) => attention.facts(),
             Self::ShortConvolution(convolution) => convolution.facts(),
             Self::GatedDeltaNet(delta) => delta.facts(),
+            Self::Mamba(mamba) => mamba.facts(),
             Self::Mamba2(mamba) => mamba.facts(),
             Self::HybridHeads(heads) => heads.facts(),
             Self::Absent { d_model } => MixerFacts::row_by_row(*d_model),
@@ -138,6 +151,7 @@ impl MixerConfig {
             Self::Attention(_) | Self::Absent { .. } => 0,
             Self::ShortConvolution(of) => (4 * of.d_model + of.taps) * of.d_model,
             Self::GatedDeltaNet(delta) => delta.multiplied_weights(),
+            Self::Mamba(mamba) => mamba.multiplied_weights(),
             Self::Mamba2(mamba) => mamba.multiplied_weights(),
             Self::HybridHeads(heads) => heads.mamba.multiplied_weights(),
         }
@@ -150,6 +164,7 @@ impl MixerConfig {
             Self::Attention(attention) => attention.validate(),
             Self::ShortConvolution(convolution) => convolution.validate(),
             Self::GatedDeltaNet(delta) => delta.validate(),
+            Self::Mamba(mamba) => mamba.validate(),
             Self::Mamba2(mamba) => mamba.validate(),
             Self::HybridHeads(heads) => heads.validate(),
             Self::Absent { d_model } => size("d_model", *d_model),
@@ -173,6 +188,7 @@ impl MixerConfig {
             Self::Attention(_) => "attention",
             Self::ShortConvolution(_) => "a short convolution",
             Self::GatedDeltaNet(_) => "a gated delta rule",
+            Self::Mamba(_) => "Mamba's state space model",
             Self::Mamba2(_) => "Mamba-2's state space model",
             Self::HybridHeads(_) => "attention beside Mamba-2",
             Self::Absent { .. } => "absent",

@@ -210,7 +210,9 @@ impl FeedForward {
         }
         let up = self.up.apply(x, None, train)?;
         let gate = self.gate.as_ref().map(|gate| {
-            let gate = gate.apply(x, None, train)?.multiplied(self.multipliers.gate)?;
+            let gate = gate
+                .apply(x, None, train)?
+                .multiplied(self.multipliers.gate)?;
             match self.sparsity {
                 Some(share) => gate.largest(share),
                 None => Ok(gate),

@@ -6,7 +6,9 @@ use candle_nn::Init;
 
 use super::recurrent::{ConvolvedProjection, Decay, RecurrentPass};
 use super::recurrent::{in_heads, packed_norm, single, widened};
-use crate::config::{Activation, LinearConfig, Mamba2Config, Mamba2Norm, NormConfig, Precision, getters};
+use crate::config::{
+    Activation, LinearConfig, Mamba2Config, Mamba2Norm, NormConfig, Precision, getters,
+};
 use crate::layers::packed::{Packing, check_evaluation, packs};
 use crate::layers::visit::parts;
 use crate::layers::{ForwardContext, Linear, Norm, ParameterSource};

@@ -15,6 +15,7 @@ use crate::ops::Value;
 mod attention;
 mod gated_delta_net;
 mod hybrid_heads;
+mod mamba;
 mod mamba2;
 mod recurrent;
 mod short_convolution;
@@ -23,6 +24,7 @@ pub(crate) use attention::QueryKeyNorms;
 pub use attention::{Attention, LatentProjections, QueryKeyValue};
 pub use gated_delta_net::GatedDeltaNet;
 pub use hybrid_heads::HybridHeads;
+pub use mamba::Mamba;
 pub use mamba2::Mamba2;
 pub use short_convolution::ShortConvolution;
 
@@ -38,6 +40,8 @@ pub enum Mixer {
     ShortConvolution(ShortConvolution),
     /// A gated delta rule.
     GatedDeltaNet(GatedDeltaNet),
+    /// Mamba's state space model.
+    Mamba(Mamba),
     /// Mamba-2's state space model.
     Mamba2(Mamba2),
     /// Attention and Mamba-2 side by side.
@@ -53,6 +57,7 @@ parts!(Mixer:
     Self::Attention(attention) => [attention] [],
     Self::ShortConvolution(convolution) => [] [convolution],
     Self::GatedDeltaNet(delta) => [] [delta],
+    Self::Mamba(mamba) => [] [mamba],
     Self::Mamba2(mamba) => [] [mamba],
     Self::HybridHeads(heads) => [heads] [],
     Self::Absent { .. } => [] []);
@@ -62,6 +67,9 @@ const CONVOLUTION: &str = "convolution";
 
 /// The role of a gated delta rule within the mixer's.
 const DELTA: &str = "delta";
+
+/// The role of Mamba, a selective state space model, within the mixer's.
+const SELECTIVE: &str = "selective";
 
 /// The role of Mamba-2 within the mixer's.
 const MAMBA: &str = "mamba";
@@ -80,6 +88,7 @@ impl Mixer {
             MixerConfig::GatedDeltaNet(delta) => {
                 Self::GatedDeltaNet(GatedDeltaNet::new(delta, vb.pp(DELTA))?)
             }
+            MixerConfig::Mamba(mamba) => Self::Mamba(Mamba::new(mamba, vb.pp(SELECTIVE))?),
             MixerConfig::Mamba2(mamba) => Self::Mamba2(Mamba2::new(mamba, vb.pp(MAMBA))?),
             MixerConfig::HybridHeads(heads) => {
                 Self::HybridHeads(HybridHeads::new(heads, vb)?.into())
@@ -114,6 +123,7 @@ impl Mixer {
             Self::Attention(attention) => attention.config().clone().into(),
             Self::ShortConvolution(convolution) => (*convolution.config()).into(),
             Self::GatedDeltaNet(delta) => (*delta.config()).into(),
+            Self::Mamba(mamba) => (*mamba.config()).into(),
             Self::Mamba2(mamba) => (*mamba.config()).into(),
             Self::HybridHeads(heads) => heads.config().into(),
             &Self::Absent { d_model } => MixerConfig::Absent { d_model },
@@ -126,6 +136,7 @@ impl Mixer {
             Self::Attention(attention) => attention.is_packed(),
             Self::ShortConvolution(convolution) => convolution.is_packed(),
             Self::GatedDeltaNet(delta) => delta.is_packed(),
+            Self::Mamba(mamba) => mamba.is_packed(),
             Self::Mamba2(mamba) => mamba.is_packed(),
             Self::HybridHeads(heads) => heads.is_packed(),
             Self::Absent { .. } => false,
@@ -140,6 +151,7 @@ impl Mixer {
                 Self::ShortConvolution(convolution.packed(&packing.at(CONVOLUTION))?)
             }
             Self::GatedDeltaNet(delta) => Self::GatedDeltaNet(delta.packed(&packing.at(DELTA))?),
+            Self::Mamba(mamba) => Self::Mamba(mamba.packed(&packing.at(SELECTIVE))?),
             Self::Mamba2(mamba) => Self::Mamba2(mamba.packed(&packing.at(MAMBA))?),
             Self::HybridHeads(heads) => Self::HybridHeads(heads.packed(packing)?.into()),
             Self::Absent { .. } => self.clone(),
@@ -150,9 +162,10 @@ impl Mixer {
     pub(super) fn new_state(&self, pages: &LargePages) -> LayerState {
         match self {
             Self::Attention(attention) => of_attention(attention, pages),
-            Self::ShortConvolution(_) | Self::GatedDeltaNet(_) | Self::Mamba2(_) => {
-                LayerState::recurrent()
-            }
+            Self::ShortConvolution(_)
+            | Self::GatedDeltaNet(_)
+            | Self::Mamba(_)
+            | Self::Mamba2(_) => LayerState::recurrent(),
             Self::HybridHeads(heads) => {
                 let keys = of_attention(heads.attention(), pages);
                 LayerState::pair(keys, LayerState::recurrent())
@@ -168,6 +181,7 @@ impl Mixer {
             Self::Attention(attention) => check_attention(attention, state, batch),
             Self::ShortConvolution(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::GatedDeltaNet(of) => state.check_recurrent(batch, &of.state_dims()),
+            Self::Mamba(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::Mamba2(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::HybridHeads(of) => {
                 let [keys, states] = state.check_pair()?;
@@ -190,6 +204,7 @@ impl Mixer {
             Self::Attention(attention) => attention.apply(x, pass, state, residual),
             Self::ShortConvolution(convolution) => convolution.apply(x, pass, state, residual),
             Self::GatedDeltaNet(delta) => delta.apply(x, pass, state, residual),
+            Self::Mamba(mamba) => mamba.apply(x, pass, state, residual),
             Self::Mamba2(mamba) => mamba.apply(x, pass, state, residual),
             Self::HybridHeads(heads) => heads.apply(x, pass, state, residual),
             Self::Absent { .. } => match residual {
@@ -219,6 +234,7 @@ impl ModuleT for Mixer {
             Self::Attention(attention) => attention.forward_t(x, train),
             Self::ShortConvolution(convolution) => convolution.forward_t(x, train),
             Self::GatedDeltaNet(delta) => delta.forward_t(x, train),
+            Self::Mamba(mamba) => mamba.forward_t(x, train),
             Self::Mamba2(mamba) => mamba.forward_t(x, train),
             Self::HybridHeads(heads) => heads.forward_t(x, train),
             Self::Absent { .. } => x.zeros_like(),

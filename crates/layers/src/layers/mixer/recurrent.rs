@@ -12,7 +12,7 @@ use crate::layers::state::{LayerState, Recurrent};
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource, pass::Pass};
 use crate::layers::{linear::packed::plain, packed::Packing};
-use crate::ops::{Recurrence, TapTable, Value, record, record_conversion};
+use crate::ops::{Recurrence, SelectiveScan, TapTable, Value, record, record_conversion};
 
 /// A projection, a short convolution of its rows, and SiLU.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ impl<'a> RecurrentPass<'a> {
     /// Computes the recurrence for queries, keys and values, and for the decay's logarithms and the strengths of writing,
     /// and replaces the state.
     pub fn recur(
-        mut self,
+        self,
         rule: Rule,
         heads: StateHeads,
         [query, key, value]: [&Value; 3],
@@ -121,11 +121,31 @@ impl<'a> RecurrentPass<'a> {
             rows: &self.pass.sequence_rows()?,
         };
         let (read, states) = recurrence.compute()?;
+        Ok(self.finished(read, states))
+    }
+
+    /// Computes the selective scan for steps, queries, keys and values, and replaces the state.
+    pub fn scan(self, rate: &Tensor, [step, query, key, value]: [&Value; 4]) -> Result<Value> {
+        let scan = SelectiveScan {
+            rate,
+            step,
+            query,
+            key,
+            value,
+            state: self.earlier(),
+            rows: &self.pass.sequence_rows()?,
+        };
+        let (read, states) = scan.compute()?;
+        Ok(self.finished(read, states))
+    }
+
+    /// Replaces the state, and returns what the pass read from it.
+    fn finished(mut self, read: Value, states: Tensor) -> Value {
         self.after.push(states);
         if let Some(state) = self.state {
             state.advance(self.pass.seen + self.pass.seq, self.after);
         }
-        Ok(read)
+        read
     }
 }
 
