@@ -58,7 +58,7 @@ fn jamba(json: &ConfigJson) -> Result<StackConfig> {
     }))
 }
 
-/// Returns which layers are one of so many, from an offset on: the keys of the two numbers, and their defaults.
+/// Returns which layers belong to a period, from an offset on. The keys name both, with their defaults.
 fn every(
     json: &ConfigJson,
     [period, offset]: [&str; 2],

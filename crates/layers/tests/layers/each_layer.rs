@@ -318,6 +318,9 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
         }
     }
     // Outputs, and gradients of inputs and parameters.
-    assert_eq!(comparisons.len(), 2 * (2 + 13) + 2 * (2 + 16) + 2 * (2 + 15));
+    assert_eq!(
+        comparisons.len(),
+        2 * (2 + 13) + 2 * (2 + 16) + 2 * (2 + 15)
+    );
     assert_passed(&comparisons);
 }

@@ -30,7 +30,7 @@ pub(crate) enum LayerState {
     Panels(Box<Panels>),
     /// The state of a recurrent mixer, packed or not.
     Recurrent(Recurrent),
-    /// The states of two mixers side by side.
+    /// Two mixers side by side.
     Pair(Box<[LayerState; 2]>),
     /// Nothing, for a block without a mixer.
     Absent,
@@ -79,7 +79,7 @@ impl LayerState {
         Self::Recurrent(Recurrent::default())
     }
 
-    /// Creates the state of two mixers side by side.
+    /// Creates the state for two mixers side by side.
     pub fn pair(first: Self, second: Self) -> Self {
         Self::Pair(Box::new([first, second]))
     }
@@ -113,7 +113,7 @@ impl LayerState {
         }
     }
 
-    /// Returns the states of two mixers side by side.
+    /// Returns both states, if two mixers stand side by side.
     pub fn as_pair(&mut self) -> Result<(&mut Self, &mut Self)> {
         match self {
             Self::Pair(pair) => {
@@ -124,7 +124,7 @@ impl LayerState {
         }
     }
 
-    /// Returns the states of two mixers side by side, to check them.
+    /// Returns both states for a check.
     pub fn check_pair(&self) -> Result<&[Self; 2]> {
         match self {
             Self::Pair(pair) => Ok(pair),
