@@ -202,7 +202,8 @@ impl SimpleBackend for Fresh {
         let mut stream = ChaCha12Rng::seed_from_u64(self.seed ^ digest(role));
         let mut values: Vec<f64> = match draw {
             Distribution::LogOfCount => {
-                let counted = 1..=shape.elem_count();
+                let width = shape.dims().last().map_or(1, |&width| width.max(1));
+                let counted = (0..shape.elem_count()).map(|i| i % width + 1);
                 counted.map(|count| (count as f64).ln()).collect()
             }
             Distribution::Sinusoids => sinusoids(role, &shape)?,

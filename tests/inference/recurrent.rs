@@ -5,7 +5,10 @@ use candle_blocks::{
     AttentionMask, ForwardContext, KvCache, NormConfig, Position, Precision, RotaryConfig, Stack,
     StackConfig,
     candle_core::{DType, Device, Tensor},
-    config::{GatedDeltaNetConfig, Mamba2Config, MixerConfig, ShortConvolutionConfig},
+    config::{
+        GatedDeltaNetConfig, HybridHeadsConfig, Mamba2Config, Mamba2Norm, MambaConfig, MixerConfig,
+        ShortConvolutionConfig,
+    },
 };
 
 use crate::{
@@ -17,13 +20,14 @@ use crate::{
 };
 
 /// Every recurrent mixer.
-fn mixers() -> [MixerConfig; 3] {
+fn mixers() -> [MixerConfig; 4] {
     let delta = GatedDeltaNetConfig::new(WIDTH, [2, 4], [3, 5]);
     let mamba = Mamba2Config::new(WIDTH, [4, 3], 5);
     [
         ShortConvolutionConfig::new(WIDTH, 3).with_bias(true).into(),
         delta.with_strength(2.0).into(),
         mamba.with_groups(2).into(),
+        MambaConfig::new(WIDTH, 9, 4, 2).into(),
     ]
 }
 
@@ -67,11 +71,18 @@ fn forms(config: &StackConfig) -> Vec<(Stack, String)> {
 
 /// Returns stacks of two blocks without attention.
 fn recurrent() -> impl Iterator<Item = StackConfig> {
-    hybrids().map(|mut of| StackConfig::uniform(of.blocks.remove(0), 2, None))
+    let hybrids = mixers().into_iter().map(|mixer| hybrid(&mixer));
+    hybrids.map(|mut of| StackConfig::uniform(of.blocks.remove(0), 2, None))
 }
 
+/// Returns stacks with both: in turn, and side by side as in Falcon-H1.
 fn hybrids() -> impl Iterator<Item = StackConfig> {
-    mixers().into_iter().map(|mixer| hybrid(&mixer))
+    let rotary = Position::Rotary(RotaryConfig::new(2, 100.0));
+    let attention = attention().with_position(rotary).causal();
+    let mamba = Mamba2Config::new(WIDTH, [4, 3], 5).with_norm(Mamba2Norm::Absent);
+    let beside = HybridHeadsConfig::new(attention, mamba).with_multipliers([0.7, 1.3]);
+    let mixers = mixers().into_iter().chain([beside.into()]);
+    mixers.map(|mixer| hybrid(&mixer))
 }
 
 /// Computes some positions of `x` after those in the cache.
@@ -212,7 +223,9 @@ fn additive_masks_and_states_of_other_layers_are_refused() {
             match &mut block.mixer {
                 MixerConfig::ShortConvolution(of) => of.taps = 5,
                 MixerConfig::GatedDeltaNet(of) => of.key_dim = 5,
+                MixerConfig::Mamba(of) => of.state_dim = 7,
                 MixerConfig::Mamba2(of) => of.state_dim = 7,
+                MixerConfig::HybridHeads(of) => of.mamba.state_dim = 7,
                 _ => {}
             }
         }

@@ -48,6 +48,7 @@ mod hub;
 mod larger_models;
 mod loader_errors;
 mod mamba2_keys;
+mod mamba_keys;
 mod names_of_hub;
 mod native_files;
 mod nemotron_keys;

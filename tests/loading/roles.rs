@@ -51,8 +51,14 @@ fn pattern(role: &str) -> String {
     segments.collect::<Vec<_>>().join(".")
 }
 
-/// Returns the size that a name stands for in a recurrent mixer.
-fn of_mixer(name: &str, mixer: &MixerConfig) -> Option<usize> {
+/// Returns the size that a name stands for in a recurrent mixer, alone or beside attention.
+fn of_mixer(name: &str, role: &str, mixer: &MixerConfig) -> Option<usize> {
+    if let MixerConfig::HybridHeads(of) = mixer {
+        let is_of_mamba = role.contains(".mamba.");
+        return is_of_mamba
+            .then(|| of_mixer(name, role, &of.mamba.into()))
+            .flatten();
+    }
     Some(match (mixer, name) {
         (MixerConfig::ShortConvolution(of), "taps") => of.taps,
         (MixerConfig::GatedDeltaNet(of), "taps") => of.taps,
@@ -60,6 +66,10 @@ fn of_mixer(name: &str, mixer: &MixerConfig) -> Option<usize> {
         (MixerConfig::GatedDeltaNet(of), "n_value_heads") => of.n_value_heads,
         (MixerConfig::GatedDeltaNet(of), "key_dim") => of.key_dim,
         (MixerConfig::GatedDeltaNet(of), "value_dim") => of.value_dim,
+        (MixerConfig::Mamba(of), "taps") => of.taps,
+        (MixerConfig::Mamba(of), "d_inner") => of.d_inner,
+        (MixerConfig::Mamba(of), "state_dim") => of.state_dim,
+        (MixerConfig::Mamba(of), "step_rank") => of.step_rank,
         (MixerConfig::Mamba2(of), "taps") => of.taps,
         (MixerConfig::Mamba2(of), "n_heads") => of.n_heads,
         (MixerConfig::Mamba2(of), "head_dim") => of.head_dim,
@@ -83,7 +93,7 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
     let latent = || attention().latent.unwrap();
     let experts = || block.feed_forward.experts.unwrap();
     let gemma = || block.own.gemma().unwrap();
-    if let Some(size) = of_mixer(name, &block.mixer) {
+    if let Some(size) = of_mixer(name, role, &block.mixer) {
         return size;
     }
     match name {

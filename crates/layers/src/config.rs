@@ -49,9 +49,10 @@ pub use latent::LatentConfig;
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub(crate) use mixer::HeadsOfRank;
 pub use mixer::{
-    AttentionBias, AttentionConfig, GatedDeltaNetConfig, HeadLayout, Mamba2Config, MixerConfig,
-    MixerFacts, MixerPart, OutputGate, OutputGateSpan, PaddedRows, QueryKeyNorm, QueryKeyNormSpan,
-    ShortConvolutionConfig, Visibility,
+    AttentionBias, AttentionConfig, GatedDeltaNetConfig, HeadLayout, HybridHeadsConfig,
+    Mamba2Config, Mamba2Multipliers, Mamba2Norm, MambaConfig, MixerConfig, MixerFacts, MixerPart,
+    OutputGate, OutputGateSpan, PaddedRows, QueryKeyNorm, QueryKeyNormSpan, ShortConvolutionConfig,
+    Visibility,
 };
 pub use model::{HeadConfig, HeadTask, ModelConfig, TwoStackKind};
 pub use norm::{NormConfig, NormKind, NormWeight};

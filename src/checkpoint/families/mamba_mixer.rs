@@ -65,6 +65,15 @@ fn with_steps(all: Initialization, steps: Distribution) -> Initialization {
         .with("*mamba.rate.weight", Distribution::LogOfCount)
 }
 
+/// Returns the distribution of the steps' biases.
+pub(super) fn before_softplus(json: &ConfigJson) -> Result<Distribution> {
+    Ok(Distribution::BeforeSoftplus {
+        low: json.number(&["time_step_min"], 1e-3)?,
+        high: json.number(&["time_step_max"], 0.1)?,
+        floor: json.number(&["time_step_floor"], 1e-4)?,
+    })
+}
+
 /// Returns the distributions of Mamba-2's and Nemotron-H's mixers, whose output weights are uniform within `1/√share`.
 pub(super) fn drawn(
     json: &ConfigJson,
@@ -72,20 +81,20 @@ pub(super) fn drawn(
     share: usize,
 ) -> Result<Initialization> {
     let bound = 1.0 / (share as f64).sqrt();
-    let steps = Distribution::BeforeSoftplus {
-        low: json.number(&["time_step_min"], 1e-3)?,
-        high: json.number(&["time_step_max"], 0.1)?,
-        floor: json.number(&["time_step_floor"], 1e-4)?,
-    };
+    let steps = before_softplus(json)?;
     let all = all.with("*mamba.output.weight", Distribution::Uniform { bound });
     Ok(with_steps(all, steps))
 }
 
 /// Returns the mixer of a configuration with the keys `mamba_*`, where heads are `mamba_expand` times the norm's width.
 pub(super) fn mixer(json: &ConfigJson, norm: NormConfig) -> Result<Mamba2Config> {
-    let d_model = norm.d_model;
+    let width = json.size_or(&["mamba_expand"], 2)? * norm.d_model;
+    of_heads(json, norm, heads_of_width(json, width)?)
+}
+
+/// Returns the number of heads, which are `width` wide together, and their width.
+pub(super) fn heads_of_width(json: &ConfigJson, width: usize) -> Result<[usize; 2]> {
     let n_heads = json.width_or(&["mamba_n_heads"], 128)?;
-    let width = json.size_or(&["mamba_expand"], 2)? * d_model;
     let head_dim = match json.at("mamba_d_head") {
         None | Some(Value::Null) => width / n_heads,
         Some(Value::String(auto)) if auto == "auto" => width / n_heads,
@@ -93,11 +102,11 @@ pub(super) fn mixer(json: &ConfigJson, norm: NormConfig) -> Result<Mamba2Config>
     };
     if n_heads * head_dim != width {
         let reason = format!(
-            "{n_heads} heads of {head_dim} are not {width} wide, mamba_expand times hidden_size"
+            "{n_heads} heads of {head_dim} are not {width} wide, mamba_expand times hidden_size, or mamba_d_ssm"
         );
         return Err(json.error(&["mamba_d_head"], reason));
     }
-    of_heads(json, norm, [n_heads, head_dim])
+    Ok([n_heads, head_dim])
 }
 
 /// Returns the mixer with a number of heads and their width.

@@ -3,11 +3,12 @@
 use crate::checkpoint::scheme::matches;
 
 /// The arithmetic that an architecture has and the crate lacks, for a message, by name patterns.
-const LACKING: [(&[&str], &str); 9] = [
+const LACKING: [(&[&str], &str); 10] = [
     (
-        &["mamba", "jamba", "falcon-h1", "plamo2"],
-        "state-space layers",
+        &["mamba", "jamba", "falcon-h1"],
+        "state-space layers (read from safetensors alone)",
     ),
+    (&["plamo2"], "state-space layers"),
     (&["rwkv*", "arwkv*"], "recurrent layers"),
     (
         &["qwen4exp", "kimi-linear", "kimi-k3"],

@@ -322,7 +322,6 @@ mod tests {
             "florence2",
             "fnet",
             "funnel",
-            "jamba",
             "led",
             "longformer",
             "lxmert",

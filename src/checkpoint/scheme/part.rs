@@ -61,6 +61,10 @@ pub enum MixerLayout {
     GateValueKeyQueryDecay,
     /// Values, keys and queries (Mamba-2).
     ValueKeyQuery,
+    /// Values and gates (Mamba).
+    ValueGate,
+    /// Columns for the steps, keys and queries (Mamba).
+    DecayKeyQuery,
 }
 
 impl MixerLayout {
@@ -73,6 +77,8 @@ impl MixerLayout {
             Self::WriteDecayByHead => &[Write, Decay],
             Self::GateValueKeyQueryDecay => &[Gate, Value, Key, Query, Decay],
             Self::ValueKeyQuery => &[Value, Key, Query],
+            Self::ValueGate => &[Value, Gate],
+            Self::DecayKeyQuery => &[Decay, Key, Query],
         }
     }
 
@@ -80,7 +86,11 @@ impl MixerLayout {
     fn groups(self, mixer: &MixerConfig) -> Option<usize> {
         match self {
             Self::QueryKeyValueGateByHead | Self::WriteDecayByHead => mixer.n_key_heads(),
-            Self::QueryKeyValue | Self::GateValueKeyQueryDecay | Self::ValueKeyQuery => Some(1),
+            Self::QueryKeyValue
+            | Self::GateValueKeyQueryDecay
+            | Self::ValueKeyQuery
+            | Self::ValueGate
+            | Self::DecayKeyQuery => Some(1),
         }
     }
 

@@ -17,11 +17,9 @@ pub fn of_stack(config: &StackConfig, batch: usize, seq: usize) -> f64 {
 /// Returns the operations in one block.
 fn of_block(config: &BlockConfig, batch: usize, seq: usize) -> f64 {
     let cross = config.cross_attention.as_ref();
-    let mixer = match config.attention() {
-        Ok(attention) => of_attention(attention, batch, seq),
-        Err(_) => product(batch * seq, config.mixer.multiplied_weights(), 1),
-    };
-    mixer
+    let attention = config.attention().ok();
+    attention.map_or(0.0, |attention| of_attention(attention, batch, seq))
+        + product(batch * seq, config.mixer.multiplied_weights(), 1)
         + cross.map_or(0.0, |cross| of_attention(cross, batch, seq))
         + of_feed_forward(&config.feed_forward, batch * seq)
 }

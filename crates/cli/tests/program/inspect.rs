@@ -3,7 +3,7 @@
 use candle_blocks::{
     BlockConfig, FeedForwardForm, Position,
     config::{
-        AltUpConfig, LatentConfig, MixerConfig, OutputGateSpan, PositionProjections,
+        AltUpConfig, LatentConfig, Mamba2Config, MixerConfig, OutputGateSpan, PositionProjections,
         RelativeBiasSpan, SharedExpertConfig,
     },
 };
@@ -158,6 +158,12 @@ fn expected(block: &BlockConfig) -> Expected {
     let has_sum = ff.experts.is_some_and(|experts| experts.output_bias);
     let summed = if has_sum { ff.d_model } else { 0 };
     let gemma = block.own.gemma().copied().unwrap_or_default();
+    let of_mamba = |of: &Mamba2Config| {
+        let convolved = of.values_width() + 2 * of.keys_width();
+        let projected = convolved + 2 * of.values_width() + of.n_heads;
+        let biases = if of.convolution_bias { convolved } else { 0 };
+        projected * of.d_model + convolved * of.taps + biases + 3 * of.n_heads
+    };
     let mixer = |block: &BlockConfig| match &block.mixer {
         MixerConfig::ShortConvolution(of) => {
             let biases = if of.bias { 5 } else { 0 };
@@ -168,12 +174,13 @@ fn expected(block: &BlockConfig) -> Expected {
             let projected = convolved + 2 * of.values_width() + 2 * of.n_value_heads;
             projected * of.d_model + convolved * of.taps + 2 * of.n_value_heads
         }
-        MixerConfig::Mamba2(of) => {
-            let convolved = of.values_width() + 2 * of.keys_width();
-            let projected = convolved + 2 * of.values_width() + of.n_heads;
-            let biases = if of.convolution_bias { convolved } else { 0 };
-            projected * of.d_model + convolved * of.taps + biases + 3 * of.n_heads
+        MixerConfig::Mamba(of) => {
+            let bias = usize::from(of.convolution_bias);
+            let rows = 3 * of.d_model + 2 * of.step_rank + 3 * of.state_dim + of.taps + bias + 2;
+            rows * of.d_inner
         }
+        MixerConfig::Mamba2(of) => of_mamba(of),
+        MixerConfig::HybridHeads(of) => attention(&of.attention) + of_mamba(&of.mamba),
         MixerConfig::Absent { .. } => 0,
         other => attention(other.attention().unwrap()),
     };

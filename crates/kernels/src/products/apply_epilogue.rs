@@ -139,6 +139,9 @@ impl<T: Computed> ApplyEpilogue<'_, T> {
                 let [sum] = load(v, &row[..V::LANES]);
                 store(v, [v.add(sum, bias)], gate);
             }
+            if let Some(factor) = epilogue.gate_factor {
+                gates.iter_mut().for_each(|gate| *gate = *gate * factor);
+            }
             if let Some(GateClamp { limit, .. }) = epilogue.clamp {
                 gates
                     .iter_mut()

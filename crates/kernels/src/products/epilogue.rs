@@ -6,7 +6,7 @@
 use crate::{cpu::Cpu, rows::activation::ActivationFunction, threads::parallel, vectors::Real};
 
 /// An epilogue `residual + scale · activation(sum + bias)`, or for a gated matrix `residual + scale ·
-/// activation(gate + bias) · (up + up_bias)`. Each field is optional. A [`GateClamp`] clamps gate and up after their
+/// activation(factor · (gate + bias)) · (up + up_bias)`. Each field is optional. A [`GateClamp`] clamps gate and up after their
 /// biases. The epilogue does not change the sums' bits.
 #[derive(Clone, Copy)]
 pub struct Epilogue<'a, T> {
@@ -16,6 +16,8 @@ pub struct Epilogue<'a, T> {
     pub up_bias: Option<&'a [T]>,
     /// The activation for the biased sum. For a gated matrix, applied to the gate only.
     pub activation: ActivationFunction,
+    /// A factor on a gated matrix's gate, after its bias.
+    pub gate_factor: Option<T>,
     /// Clamps gate and up in a gated matrix.
     pub clamp: Option<GateClamp<T>>,
     /// A factor on everything except the residual.
@@ -50,6 +52,7 @@ impl<'a, T: Real> Epilogue<'a, T> {
         bias: None,
         up_bias: None,
         activation: ActivationFunction::Identity,
+        gate_factor: None,
         clamp: None,
         scale: Scale::One,
         residual: None,
@@ -65,7 +68,8 @@ impl<'a, T: Real> Epilogue<'a, T> {
     /// # Panics
     /// If the epilogue has any other operation, or a length does not match.
     pub fn finish(&self, cpu: Cpu, rows: &[T], columns: usize, y: &mut [T]) {
-        assert!(self.bias.is_none() && self.up_bias.is_none() && self.clamp.is_none());
+        assert!(self.bias.is_none() && self.up_bias.is_none());
+        assert!(self.clamp.is_none() && self.gate_factor.is_none());
         assert!(self.activation == ActivationFunction::Identity);
         assert_eq!(rows.len(), y.len());
         self.check(y.len() / columns, columns);

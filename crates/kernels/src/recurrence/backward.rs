@@ -355,7 +355,12 @@ fn load_vector<T: Real, L: Vectors<T>>(level: L, from: &[T], at: usize) -> L::Ve
 }
 
 #[inline(always)]
-fn store_vector<T: Real, L: Vectors<T>>(level: L, of: L::Vector, to: &mut [T], at: usize) {
+pub(super) fn store_vector<T: Real, L: Vectors<T>>(
+    level: L,
+    of: L::Vector,
+    to: &mut [T],
+    at: usize,
+) {
     assert!(at + L::LANES <= to.len());
     // SAFETY: a vector from `at` on is within the slice, by the assertion.
     unsafe { level.store(of, to.as_mut_ptr().add(at)) };
@@ -363,7 +368,7 @@ fn store_vector<T: Real, L: Vectors<T>>(level: L, of: L::Vector, to: &mut [T], a
 
 /// Adds each vector's sum in `rows` to an element in `to`. The rows are whole squares.
 #[inline(always)]
-fn add_row_sums<T: Real, L: Vectors<T>>(level: L, rows: &[T], to: &mut [T]) {
+pub(super) fn add_row_sums<T: Real, L: Vectors<T>>(level: L, rows: &[T], to: &mut [T]) {
     let square = L::LANES * L::LANES;
     assert!(rows.len() == to.len().next_multiple_of(L::LANES) * L::LANES);
     for (rows, to) in rows.chunks_exact(square).zip(to.chunks_mut(L::LANES)) {

@@ -32,9 +32,17 @@ pub struct Columns {
 /// Returns a head's columns, two vectors at a time.
 #[inline(always)]
 pub fn all<T: Real, L: Vectors<T>>(value_dim: usize) -> impl DoubleEndedIterator<Item = Columns> {
+    within::<T, L>(0..value_dim)
+}
+
+/// Returns a range of columns, two vectors at a time.
+#[inline(always)]
+pub fn within<T: Real, L: Vectors<T>>(
+    columns: Range<usize>,
+) -> impl DoubleEndedIterator<Item = Columns> {
     let lanes = 2 * L::LANES;
-    (0..value_dim.div_ceil(lanes)).map(move |i| Columns {
-        range: i * lanes..value_dim.min((i + 1) * lanes),
+    (0..columns.len().div_ceil(lanes)).map(move |i| Columns {
+        range: columns.start + i * lanes..columns.end.min(columns.start + (i + 1) * lanes),
         lanes,
     })
 }

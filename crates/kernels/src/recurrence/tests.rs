@@ -107,7 +107,7 @@ impl Case {
     }
 
     /// Computes in a type: results, states and snapshots.
-    fn computed<T: Stored + From32>(&self, isa: Isa, threads: usize) -> [Vec<T>; 3] {
+    fn computed<T: Stored + Precise>(&self, isa: Isa, threads: usize) -> [Vec<T>; 3] {
         let inputs = self.inputs.each_ref().map(|of| typed::<T>(of));
         let mut state = typed::<T>(&self.state);
         let mut y = vec![T::of(f64::NAN); self.n_rows * self.heads.n_values * self.heads.value_dim];
@@ -136,7 +136,7 @@ impl Case {
     }
 
     /// Computes the gradients for `Σ w · y` in a type.
-    fn gradients<T: Stored + From32>(&self, isa: Isa, threads: usize, w: &[f64]) -> [Vec<T>; 5] {
+    fn gradients<T: Stored + Precise>(&self, isa: Isa, threads: usize, w: &[f64]) -> [Vec<T>; 5] {
         let inputs = self.inputs.each_ref().map(|of| typed::<T>(of));
         let [_, _, snapshots] = self.computed::<T>(isa, threads);
         let mut all = self.inputs.each_ref().map(|of| vec![T::of(0.0); of.len()]);
@@ -161,12 +161,12 @@ impl Case {
 }
 
 /// A type that recurrences have.
-trait From32: Copy + bytemuck::Pod + crate::reference::RoundingErrors {
+pub trait Precise: Copy + bytemuck::Pod + crate::reference::RoundingErrors {
     fn of(value: f64) -> Self;
     fn wide(self) -> f64;
 }
 
-impl From32 for f32 {
+impl Precise for f32 {
     fn of(value: f64) -> Self {
         value as f32
     }
@@ -175,7 +175,7 @@ impl From32 for f32 {
     }
 }
 
-impl From32 for f64 {
+impl Precise for f64 {
     fn of(value: f64) -> Self {
         value
     }
@@ -184,12 +184,12 @@ impl From32 for f64 {
     }
 }
 
-fn typed<T: From32>(of: &[f64]) -> Vec<T> {
+pub fn typed<T: Precise>(of: &[f64]) -> Vec<T> {
     of.iter().map(|&x| T::of(x)).collect()
 }
 
 /// Returns the largest difference, divided by the largest expected number if that is above 1.
-fn distance<T: From32>(found: &[T], expected: &[f64]) -> f64 {
+pub fn distance<T: Precise>(found: &[T], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let pairs = found.iter().zip(expected);
     let largest = expected.iter().fold(1.0, |a: f64, b| a.max(b.abs()));
@@ -292,7 +292,7 @@ fn a_sequence_has_the_same_bits_alone_in_pieces_and_on_any_number_of_threads() {
 }
 
 /// Returns `(f(x + h) - f(x - h)) / 2h` for some elements, as pairs of an index and a slope.
-fn slopes(x: &[f64], h: f64, mut f: impl FnMut(&[f64]) -> f64) -> Vec<(usize, f64)> {
+pub fn slopes(x: &[f64], h: f64, mut f: impl FnMut(&[f64]) -> f64) -> Vec<(usize, f64)> {
     let step = x.len().div_ceil(23);
     let mut x = x.to_vec();
     let mut all = Vec::new();

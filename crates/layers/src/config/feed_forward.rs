@@ -55,6 +55,12 @@ pub struct FeedForwardConfig {
     /// Bounds for `gate` and `up` in a gated unit.
     #[serde(default)]
     pub clamp: Option<GateClamp>,
+    /// The factor on the gate, before the activation function (Falcon-H1).
+    #[serde(default = "one")]
+    pub gate_multiplier: f64,
+    /// The factor on the output of `down` (Falcon-H1).
+    #[serde(default = "one")]
+    pub output_multiplier: f64,
     /// The share of gate outputs that become 0 before the activation function, for normally distributed outputs:
     /// `max(gate - mean - z · deviation, 0)` over each row, with the quantile `z` for the share (Gemma 3n).
     #[serde(default)]
@@ -325,6 +331,8 @@ impl FeedForwardConfig {
             xielu: None,
             form: FeedForwardForm::Plain,
             clamp: None,
+            gate_multiplier: 1.0,
+            output_multiplier: 1.0,
             sparsity: None,
             sub_norm: None,
             up_bias: true,
@@ -354,6 +362,10 @@ impl FeedForwardConfig {
         with_form(form: FeedForwardForm) => form = form;
         /// Sets bounds for `gate` and `up`, or removes them.
         with_clamp(clamp: Option<GateClamp>) => clamp = clamp;
+        /// Sets the factor on the gate.
+        with_gate_multiplier(factor: f64) => gate_multiplier = factor;
+        /// Sets the factor on the output.
+        with_output_multiplier(factor: f64) => output_multiplier = factor;
         /// Sets the share of gate outputs that become 0, or removes it.
         with_sparsity(sparsity: Option<f64>) => sparsity = sparsity;
         /// Sets the norm before `down`, or removes it.
@@ -398,6 +410,19 @@ impl FeedForwardConfig {
             positive("the bound of gate and up", clamp.limit)?;
             finite("the offset of up", clamp.offset)?;
         }
+        let multipliers = [self.gate_multiplier, self.output_multiplier];
+        if multipliers != [1.0; 2] {
+            let is_gate_alone = self.form == FeedForwardForm::Gated
+                && self.xielu.is_none()
+                && self.sparsity.is_none()
+                && self.experts.is_none();
+            if !is_gate_alone {
+                let reason = "multipliers of gate and output require a gated form without xIELU, sparsity or experts";
+                return Err(Error::InvalidConfig(reason.to_string()));
+            }
+            finite("the gate's multiplier", self.gate_multiplier)?;
+            finite("the output's multiplier", self.output_multiplier)?;
+        }
         if let Some(sparsity) = self.sparsity {
             if self.form == FeedForwardForm::Plain || self.clamp.is_some() {
                 let reason = "sparsity requires a gate without a clamp; set `form` to gated, and remove the clamp";
@@ -429,4 +454,9 @@ impl FeedForwardConfig {
         }
         probability("feed-forward dropout", self.dropout)
     }
+}
+
+/// The multiplier of a serialized configuration without one.
+fn one() -> f64 {
+    1.0
 }

@@ -101,7 +101,8 @@ pub use mask::KeySource;
 pub(crate) use mask::check_additive;
 pub(crate) use mixer::QueryKeyNorms;
 pub use mixer::{
-    Attention, GatedDeltaNet, LatentProjections, Mamba2, Mixer, QueryKeyValue, ShortConvolution,
+    Attention, GatedDeltaNet, HybridHeads, LatentProjections, Mamba, Mamba2, Mixer, QueryKeyValue,
+    ShortConvolution,
 };
 pub use mlp::Mlp;
 pub use moe::MixtureOfExperts;

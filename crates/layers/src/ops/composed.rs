@@ -24,6 +24,7 @@ mod norm;
 mod recurrence;
 mod relative_scores;
 mod rotary;
+mod selective;
 mod softmax;
 mod xielu;
 

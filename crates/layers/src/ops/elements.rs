@@ -45,6 +45,14 @@ impl Value {
         on_either!(self, x => Ok(x.scale(factor)?.into()))
     }
 
+    /// Computes `factor · self`, or returns `self` if the factor is 1.
+    pub fn multiplied(self, factor: f64) -> Result<Value> {
+        match factor {
+            1.0 => Ok(self),
+            _ => self.scale(factor),
+        }
+    }
+
     /// Multiplies each row by a vector, elementwise.
     pub fn multiply_rows(&self, vector: &Tensor) -> Result<Value> {
         self.check_vector(vector)?;

@@ -63,6 +63,7 @@ mod recorder;
 mod recurrence;
 mod relative_scores;
 mod rotary;
+mod selective;
 mod slot;
 mod softmax;
 mod tap_table;
@@ -115,6 +116,7 @@ pub(crate) use recorder::{record, record_conversion};
 #[doc(hidden)]
 pub(crate) use recurrence::Recurrence;
 pub use rotary::rotate;
+pub(crate) use selective::SelectiveScan;
 pub(crate) use softmax::SoftmaxInput;
 pub use softmax::softmax;
 pub use tap_table::TapTable;

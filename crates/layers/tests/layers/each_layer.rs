@@ -5,8 +5,8 @@ use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, FeedForward, ForwardContext, Linear,
     Norm, NormConfig, Visibility,
     candle_core::{DType, Module, Result, Tensor},
-    config::{GatedDeltaNetConfig, Mamba2Config, NormWeight},
-    layers::{GatedDeltaNet, Mamba2},
+    config::{GatedDeltaNetConfig, Mamba2Config, MambaConfig, NormWeight},
+    layers::{GatedDeltaNet, Mamba, Mamba2},
     ops,
     verify::{Comparison, Expected, compare},
 };
@@ -286,8 +286,11 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
         .with_min_step(0.05)
         .with_max_step(Some(0.8))
         .with_norm_eps(1e-3);
+    let selective = MambaConfig::new(8, 16, 5, 3)
+        .with_taps(3)
+        .with_norm(Some(NormConfig::rms_norm(1, 1e-3)));
     let mut comparisons = Vec::new();
-    for mixer in ["gated_delta_net", "mamba2"] {
+    for mixer in ["gated_delta_net", "mamba2", "mamba"] {
         let prefix = format!("{mixer}.");
         let is_parameter = |name: &&String| {
             let local = name.strip_prefix(&prefix).unwrap_or_default();
@@ -308,12 +311,16 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
                 let vb = builder(names.zip(t).skip(1));
                 match mixer {
                     "mamba2" => Mamba2::new(&mamba, vb)?.forward(&t[0]),
+                    "mamba" => Mamba::new(&selective, vb)?.forward(&t[0]),
                     _ => GatedDeltaNet::new(&delta, vb)?.forward(&t[0]),
                 }
             }));
         }
     }
     // Outputs, and gradients of inputs and parameters.
-    assert_eq!(comparisons.len(), 2 * (2 + 13) + 2 * (2 + 16));
+    assert_eq!(
+        comparisons.len(),
+        2 * (2 + 13) + 2 * (2 + 16) + 2 * (2 + 15)
+    );
     assert_passed(&comparisons);
 }

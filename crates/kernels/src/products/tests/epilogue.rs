@@ -48,13 +48,17 @@ fn an_epilogue_gives_the_results_of_separate_passes() {
                     (Halves::GateAndUp, false),
                     (Halves::GateAndUp, true),
                 ] {
-                    // The clamp applies to gated matrices only.
+                    // The clamp and the factor apply to gated matrices only.
                     let clamp = (halves == Halves::GateAndUp && with_residual).then_some(clamp);
+                    let gate_factor = clamp.map(|_| 0.75);
                     let expected: Vec<f32> = (0..m * n)
                         .map(|at| {
                             let column = at % n;
                             let mut gate = sums[at] + bias[column];
                             let mut up = ups[at] + up_bias[column];
+                            if let Some(factor) = gate_factor {
+                                gate *= factor;
+                            }
                             if let Some(GateClamp { limit, offset }) = clamp {
                                 gate = gate.min(limit);
                                 up = up.clamp(-limit, limit) + offset;
@@ -75,6 +79,7 @@ fn an_epilogue_gives_the_results_of_separate_passes() {
                         bias: Some(&bias),
                         up_bias: Some(&up_bias),
                         activation: ActivationFunction::Relu2,
+                        gate_factor,
                         clamp,
                         scale,
                         residual: with_residual.then_some(&residual[..]),

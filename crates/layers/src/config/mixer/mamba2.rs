@@ -2,9 +2,23 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::MixerFacts;
-use crate::config::{NormConfig, setters, size};
+use super::{Mamba2Multipliers, MixerFacts};
+use crate::config::{NormConfig, finite, setters, size};
 use crate::error::{Error, Result};
+
+/// The place of Mamba-2's norm. Set it in [`Mamba2Config::norm`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Mamba2Norm {
+    /// `norm(read * silu(gate))`.
+    #[default]
+    AfterGate,
+    /// `norm(read) * silu(gate)`.
+    BeforeGate,
+    /// `read * silu(gate)`, without a norm.
+    Absent,
+}
 
 /// Mamba-2's state space model (Dao and Gu 2024, <https://arxiv.org/abs/2405.21060>), the mixer in most layers of
 /// Granite 4 H and Bamba. Each head has a state `S`, `[state_dim, head_dim]`:
@@ -15,6 +29,9 @@ use crate::error::{Error, Result};
 /// Sₚ      = exp(-exp(rate) · tₚ) Sₚ₋₁ + kₚ ⊗ tₚ vₚ
 /// y       = output(norm((Sₚᵀ qₚ + skip * vₚ) * silu(gate(xₚ))))           the norm is over each group of heads
 /// ```
+///
+/// The projections may have constant factors ([`Mamba2Multipliers`]), and the norm may be at another place or absent
+/// ([`Mamba2Norm`]).
 ///
 /// `v`, `k` and `q` are the paper's `x`, `B` and `C`. The heads of a group share keys and queries. Convolutions are as in
 /// [`ShortConvolutionConfig`](crate::config::ShortConvolutionConfig). A cache holds the state and the last `taps - 1` rows
@@ -41,8 +58,14 @@ pub struct Mamba2Config {
     pub min_step: f64,
     /// The largest step, if it is limited.
     pub max_step: Option<f64>,
+    /// The place of the norm.
+    #[serde(default)]
+    pub norm: Mamba2Norm,
     /// The norm's eps.
     pub norm_eps: f64,
+    /// The factors on the projections.
+    #[serde(default)]
+    pub multipliers: Mamba2Multipliers,
 }
 
 impl Mamba2Config {
@@ -59,7 +82,9 @@ impl Mamba2Config {
             convolution_bias: true,
             min_step: 0.0,
             max_step: None,
+            norm: Mamba2Norm::AfterGate,
             norm_eps: 1e-5,
+            multipliers: Mamba2Multipliers::default(),
         }
     }
 
@@ -74,6 +99,10 @@ impl Mamba2Config {
         with_min_step(step: f64) => min_step = step;
         /// Sets the largest step, or no limit.
         with_max_step(step: Option<f64>) => max_step = step;
+        /// Sets the place of the norm.
+        with_norm(norm: Mamba2Norm) => norm = norm;
+        /// Sets the factors on the projections.
+        with_multipliers(multipliers: Mamba2Multipliers) => multipliers = multipliers;
         /// Sets the norm's eps.
         with_norm_eps(eps: f64) => norm_eps = eps;
     }
@@ -141,6 +170,16 @@ impl Mamba2Config {
             return invalid(format!(
                 "steps of Mamba-2 from {low} to {high}; expected a smallest and a largest one, from 0 on"
             ));
+        }
+        let Mamba2Multipliers {
+            gate,
+            value,
+            key,
+            query,
+            step,
+        } = self.multipliers;
+        for multiplier in [gate, value, key, query, step] {
+            finite("a multiplier of Mamba-2", multiplier)?;
         }
         NormConfig::rms_norm(self.values_width() / groups, self.norm_eps).validate()
     }

@@ -8,7 +8,10 @@ use crate::error::{Error, Result};
 mod attention;
 mod facts;
 mod gated_delta_net;
+mod hybrid_heads;
+mod mamba;
 mod mamba2;
+mod multipliers;
 mod parts;
 mod short_convolution;
 
@@ -19,7 +22,10 @@ pub use attention::{
 };
 pub use facts::{HeadLayout, MixerFacts, PaddedRows};
 pub use gated_delta_net::GatedDeltaNetConfig;
-pub use mamba2::Mamba2Config;
+pub use hybrid_heads::HybridHeadsConfig;
+pub use mamba::MambaConfig;
+pub use mamba2::{Mamba2Config, Mamba2Norm};
+pub use multipliers::Mamba2Multipliers;
 pub use parts::MixerPart;
 pub use short_convolution::ShortConvolutionConfig;
 
@@ -41,8 +47,12 @@ pub enum MixerConfig {
     ShortConvolution(ShortConvolutionConfig),
     /// A gated delta rule.
     GatedDeltaNet(GatedDeltaNetConfig),
+    /// Mamba's state space model.
+    Mamba(MambaConfig),
     /// Mamba-2's state space model.
     Mamba2(Mamba2Config),
+    /// Attention and Mamba-2 side by side.
+    HybridHeads(Box<HybridHeadsConfig>),
     /// No mixer: the block is a feed-forward alone (Nemotron-H).
     Absent {
         /// The width of the block's input and output.
@@ -68,20 +78,33 @@ impl From<GatedDeltaNetConfig> for MixerConfig {
     }
 }
 
+impl From<MambaConfig> for MixerConfig {
+    fn from(mamba: MambaConfig) -> Self {
+        Self::Mamba(mamba)
+    }
+}
+
 impl From<Mamba2Config> for MixerConfig {
     fn from(mamba: Mamba2Config) -> Self {
         Self::Mamba2(mamba)
     }
 }
 
+impl From<HybridHeadsConfig> for MixerConfig {
+    fn from(heads: HybridHeadsConfig) -> Self {
+        Self::HybridHeads(heads.into())
+    }
+}
+
 impl MixerConfig {
-    /// Returns the attention.
+    /// Returns the attention, alone or beside Mamba-2.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if the mixer is another kind.
     pub fn attention(&self) -> Result<&AttentionConfig> {
         match self {
             Self::Attention(attention) => Ok(attention),
+            Self::HybridHeads(heads) => Ok(&heads.attention),
             other => Err(other.not_attention()),
         }
     }
@@ -93,6 +116,7 @@ impl MixerConfig {
     pub fn attention_mut(&mut self) -> Result<&mut AttentionConfig> {
         match self {
             Self::Attention(attention) => Ok(attention),
+            Self::HybridHeads(heads) => Ok(&mut heads.attention),
             other => Err(other.not_attention()),
         }
     }
@@ -113,20 +137,23 @@ impl MixerConfig {
             Self::Attention(attention) => attention.facts(),
             Self::ShortConvolution(convolution) => convolution.facts(),
             Self::GatedDeltaNet(delta) => delta.facts(),
+            Self::Mamba(mamba) => mamba.facts(),
             Self::Mamba2(mamba) => mamba.facts(),
+            Self::HybridHeads(heads) => heads.facts(),
             Self::Absent { d_model } => MixerFacts::row_by_row(*d_model),
         }
     }
 
-    /// Returns how many weights each position multiplies in a mixer that is not attention, whose products depend on the
-    /// length too.
+    /// Returns how many weights each position multiplies outside attention, whose products depend on the length too.
     #[doc(hidden)]
     pub fn multiplied_weights(&self) -> usize {
         match self {
             Self::Attention(_) | Self::Absent { .. } => 0,
             Self::ShortConvolution(of) => (4 * of.d_model + of.taps) * of.d_model,
             Self::GatedDeltaNet(delta) => delta.multiplied_weights(),
+            Self::Mamba(mamba) => mamba.multiplied_weights(),
             Self::Mamba2(mamba) => mamba.multiplied_weights(),
+            Self::HybridHeads(heads) => heads.mamba.multiplied_weights(),
         }
     }
 
@@ -137,7 +164,9 @@ impl MixerConfig {
             Self::Attention(attention) => attention.validate(),
             Self::ShortConvolution(convolution) => convolution.validate(),
             Self::GatedDeltaNet(delta) => delta.validate(),
+            Self::Mamba(mamba) => mamba.validate(),
             Self::Mamba2(mamba) => mamba.validate(),
+            Self::HybridHeads(heads) => heads.validate(),
             Self::Absent { d_model } => size("d_model", *d_model),
         }
     }
@@ -159,7 +188,9 @@ impl MixerConfig {
             Self::Attention(_) => "attention",
             Self::ShortConvolution(_) => "a short convolution",
             Self::GatedDeltaNet(_) => "a gated delta rule",
+            Self::Mamba(_) => "Mamba's state space model",
             Self::Mamba2(_) => "Mamba-2's state space model",
+            Self::HybridHeads(_) => "attention beside Mamba-2",
             Self::Absent { .. } => "absent",
         }
     }

@@ -32,9 +32,13 @@ impl MixerConfig {
             (Self::GatedDeltaNet(of), Query | Key) => Some(of.keys_width()),
             (Self::GatedDeltaNet(of), Value | Gate) => Some(of.values_width()),
             (Self::GatedDeltaNet(of), Write | Decay) => Some(of.n_value_heads),
+            (Self::Mamba(of), Query | Key) => Some(of.state_dim),
+            (Self::Mamba(of), Value | Gate) => Some(of.d_inner),
+            (Self::Mamba(of), Decay) => Some(of.step_rank),
             (Self::Mamba2(of), Query | Key) => Some(of.keys_width()),
             (Self::Mamba2(of), Value | Gate) => Some(of.values_width()),
             (Self::Mamba2(of), Decay) => Some(of.n_heads),
+            (Self::HybridHeads(of), _) => Self::Mamba2(of.mamba).part_width(part),
             _ => None,
         }
     }
@@ -46,7 +50,8 @@ impl MixerConfig {
             Self::Attention(of) => Some(of.n_kv_heads),
             Self::GatedDeltaNet(of) => Some(of.n_key_heads),
             Self::Mamba2(of) => Some(of.n_groups),
-            Self::ShortConvolution(_) | Self::Absent { .. } => None,
+            Self::HybridHeads(of) => Some(of.attention.n_kv_heads),
+            Self::ShortConvolution(_) | Self::Mamba(_) | Self::Absent { .. } => None,
         }
     }
 }

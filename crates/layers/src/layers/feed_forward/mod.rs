@@ -16,7 +16,7 @@ pub(in crate::layers) mod packed;
 use packed::PackedFeedForward;
 
 /// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`.
-/// A [`GateClamp`] may bound gate and up. With sparsity, most of the gate's outputs become 0 before the activation.
+/// A [`GateClamp`] may bound gate and up, and gate and output may have constant factors. With sparsity, most of the gate's outputs become 0 before the activation.
 /// The activation may be an [`Xielu`], which has its own parameters. A norm may precede `down`.
 ///
 /// The feed-forward of Vaswani et al. 2017 (<https://arxiv.org/abs/1706.03762>, section 3.3) and its
@@ -49,6 +49,8 @@ pub struct FeedForward {
     pub(crate) xielu: Option<Xielu>,
     /// The bounds of gate and `up`.
     pub(crate) clamp: Option<GateClamp>,
+    /// The factors on the gate and on the output.
+    pub(crate) multipliers: Multipliers,
     /// The share of the gate's outputs that become 0.
     pub(crate) sparsity: Option<f64>,
     /// Normalizes the rows that `down` reads, `[d_ff]`.
@@ -56,6 +58,13 @@ pub struct FeedForward {
     dropout: Dropout,
     /// The packed weights, in a packed layer. The linear layers then hold only shapes and biases.
     pub(crate) packed: Option<Arc<PackedFeedForward>>,
+}
+
+/// The factors on a feed-forward's gate and on its output.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Multipliers {
+    pub gate: f64,
+    pub output: f64,
 }
 
 impl FeedForward {
@@ -91,6 +100,10 @@ impl FeedForward {
                 .map(|xielu| Xielu::new(&xielu, vb.pp("xielu")))
                 .transpose()?,
             clamp: config.clamp,
+            multipliers: Multipliers {
+                gate: config.gate_multiplier,
+                output: config.output_multiplier,
+            },
             sparsity: config.sparsity,
             sub_norm: config
                 .sub_norm
@@ -129,6 +142,10 @@ impl FeedForward {
             activation,
             xielu: None,
             clamp: None,
+            multipliers: Multipliers {
+                gate: 1.0,
+                output: 1.0,
+            },
             sparsity: None,
             sub_norm: None,
             dropout: Dropout::none(),
@@ -193,7 +210,9 @@ impl FeedForward {
         }
         let up = self.up.apply(x, None, train)?;
         let gate = self.gate.as_ref().map(|gate| {
-            let gate = gate.apply(x, None, train)?;
+            let gate = gate
+                .apply(x, None, train)?
+                .multiplied(self.multipliers.gate)?;
             match self.sparsity {
                 Some(share) => gate.largest(share),
                 None => Ok(gate),
@@ -212,7 +231,14 @@ impl FeedForward {
             Some(norm) => norm.apply(&hidden)?,
             None => hidden,
         };
-        self.down.apply(&hidden, residual, train) // [.., d_ff] -> [.., d_model]
+        // [.., d_ff] -> [.., d_model]
+        match self.multipliers.output {
+            1.0 => self.down.apply(&hidden, residual, train),
+            factor => {
+                let output = self.down.apply(&hidden, None, train)?;
+                output.scale(factor)?.added_to(residual)
+            }
+        }
     }
 
     /// Computes the output in evaluation mode, as in PyTorch after `.eval()`.

@@ -2,7 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use candle_blocks_kernels::products::{Epilogue, GateClamp, Matrix, PackedWeight, WeightFormat};
+use candle_blocks_kernels::products::{
+    Epilogue, GateClamp, Matrix, PackedWeight, Scale, WeightFormat,
+};
 use candle_blocks_kernels::rows::{ActivationFunction, RowNorm, Source, elements as rows};
 use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::Result;
@@ -30,6 +32,8 @@ pub(crate) struct PackedFeedForward {
     up_bias: Option<Arc<[f32]>>,
     activation: ActivationFunction,
     clamp: Option<GateClamp<f32>>,
+    /// The factors on the gate and on the output, if they are not 1.
+    multipliers: [Option<f32>; 2],
     /// A gate with a separate weight. `up` and `bias` then belong to the up projection only.
     gate: Option<SeparateGate>,
     /// Applied to the rows that `down` reads.
@@ -75,6 +79,7 @@ impl FeedForward {
 
 impl PackedFeedForward {
     pub(in crate::layers) fn new(packing: &Packing, feed_forward: &FeedForward) -> Result<Self> {
+        let factor = |of: f64| (of != 1.0).then_some(of as f32);
         let bias = |linear: &Linear| -> Result<Option<Arc<[f32]>>> {
             let bias = linear.bias().map(elements).transpose()?;
             Ok(bias.map(Arc::from))
@@ -104,6 +109,10 @@ impl PackedFeedForward {
                 Some(xielu) => ActivationFunction::Xielu(ops::xielu_kernel(xielu.numbers())?),
                 None => ops::activation_kernel(feed_forward.activation()),
             },
+            multipliers: [
+                factor(feed_forward.multipliers.gate),
+                factor(feed_forward.multipliers.output),
+            ],
             gate: separate,
             sub_norm: feed_forward.sub_norm().map(row_norm).transpose()?,
             clamp: feed_forward.clamp.map(|clamp| GateClamp {
@@ -150,13 +159,14 @@ impl PackedFeedForward {
         let up_epilogue = Epilogue {
             up_bias: self.up_bias.as_deref(),
             activation: self.activation,
+            gate_factor: self.multipliers[0],
             clamp: self.clamp,
             ..Epilogue::bias(self.bias.as_deref())
         };
         if self.sub_norm.is_some() {
             return self.apply_normalized(&up_epilogue, x, residual, y);
         }
-        let epilogue = self.down.epilogue(residual);
+        let epilogue = self.down_epilogue(residual);
         let up = (&*self.up, &up_epilogue);
         self.down
             .weight()
@@ -179,15 +189,24 @@ impl PackedFeedForward {
             let residual = residual.map(|residual| &residual[elements.clone()]);
             lend(HIDDEN_ROWS, rows.len() * d_ff, |hidden: &mut [f32]| {
                 self.up.multiply(cpu, &x.part(rows), up_epilogue, hidden);
-                self.down
-                    .apply(&self.hidden_rows(hidden), residual, &mut y[elements]);
+                self.project_down(hidden, residual, &mut y[elements]);
             });
         }
     }
 
-    /// Returns the rows that `down` reads.
-    fn hidden_rows<'a>(&'a self, hidden: &'a [f32]) -> Source<'a> {
-        Source::new(hidden, self.d_ff()).with_norm(self.sub_norm.as_ref())
+    /// Computes `y = residual + down(norm(hidden))`.
+    fn project_down(&self, hidden: &[f32], residual: Option<&[f32]>, y: &mut [f32]) {
+        let rows = Source::new(hidden, self.d_ff()).with_norm(self.sub_norm.as_ref());
+        let epilogue = self.down_epilogue(residual);
+        let down = self.down.weight();
+        down.multiply(self.down.cpu, &rows, &epilogue, y);
+    }
+
+    fn down_epilogue<'a>(&'a self, residual: Option<&'a [f32]>) -> Epilogue<'a, f32> {
+        Epilogue {
+            scale: self.multipliers[1].map_or(Scale::One, Scale::Constant),
+            ..self.down.epilogue(residual)
+        }
     }
 
     /// Computes `y = residual + down(act(largest(gate(x))) · up(x))`, or the same with the whole gate.
@@ -205,6 +224,9 @@ impl PackedFeedForward {
                 let rows = gate.chunks_exact_mut(d_ff);
                 rows.for_each(|row| ops::keep_largest(row, above));
             }
+            if let Some(factor) = self.multipliers[0] {
+                gate.iter_mut().for_each(|gate| *gate *= factor);
+            }
             if let Some(GateClamp { limit, .. }) = self.clamp {
                 let beyond = gate.iter_mut().filter(|gate| **gate > limit);
                 beyond.for_each(|gate| *gate = limit);
@@ -219,7 +241,7 @@ impl PackedFeedForward {
                     all.for_each(|up| *up = up.clamp(-limit, limit) + offset);
                 }
                 rows::multiply(cpu, (&mut *up).into(), (&*gate).into());
-                self.down.apply(&self.hidden_rows(up), residual, y);
+                self.project_down(up, residual, y);
             });
         });
     }

@@ -176,10 +176,10 @@ impl GatedDeltaNet {
             check_evaluation(train)?;
         }
         let mut states = RecurrentPass::new(self.config.taps, x, pass, state)?;
-        let query = self.of_length(0, &states.convolved(&self.query)?)?;
-        let key = self.of_length(1, &states.convolved(&self.key)?)?;
-        let value = states.convolved(&self.value)?;
-        let decay = self.decay.logarithms(&self.decay.steps(x, train)?)?;
+        let query = self.of_length(0, &states.convolved(&self.query, 1.0)?)?;
+        let key = self.of_length(1, &states.convolved(&self.key, 1.0)?)?;
+        let value = states.convolved(&self.value, 1.0)?;
+        let decay = self.decay.logarithms(&self.decay.steps(x, 1.0, train)?)?;
         let write = self.write.apply(x, None, train)?.widened()?;
         let write = write.activate(Activation::Sigmoid)?;
         let write = write.scale(self.config.strength)?;

@@ -6,7 +6,9 @@ use candle_nn::Init;
 
 use super::recurrent::{ConvolvedProjection, Decay, RecurrentPass};
 use super::recurrent::{in_heads, packed_norm, single, widened};
-use crate::config::{Activation, LinearConfig, Mamba2Config, NormConfig, Precision, getters};
+use crate::config::{
+    Activation, LinearConfig, Mamba2Config, Mamba2Norm, NormConfig, Precision, getters,
+};
 use crate::layers::packed::{Packing, check_evaluation, packs};
 use crate::layers::visit::parts;
 use crate::layers::{ForwardContext, Linear, Norm, ParameterSource};
@@ -37,7 +39,8 @@ pub struct Mamba2 {
     gate: Linear,
     decay: Decay,
     skip: Tensor,
-    norm: GroupNorm,
+    /// The norm, at the place that the configuration says.
+    norm: Option<GroupNorm>,
     output: Linear,
     is_packed: bool,
 }
@@ -57,7 +60,7 @@ impl Mamba2 {
     /// `key` and `query` `[n_groups · state_dim, d_model]`, `decay` `[n_heads, d_model]` and `output`
     /// `[d_model, n_heads · head_dim]`; the convolutions `value_convolution`, `key_convolution` and `query_convolution`
     /// `[width, 1, taps]` as in `torch.nn.Conv1d`; `decay.bias`, `rate` and `skip` `[n_heads]`; and `norm`
-    /// `[n_heads · head_dim]`. If configured, convolutions have biases.
+    /// `[n_heads · head_dim]` unless it is absent. If configured, convolutions have biases.
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
@@ -84,9 +87,12 @@ impl Mamba2 {
         let width = values / config.n_groups;
         let ones = Tensor::ones(width, wide(vb.dtype()), vb.device())?;
         let unit = NormConfig::rms_norm(width, config.norm_eps);
-        let norm = GroupNorm {
-            unit: Norm::from_parts(ones, None, unit)?,
-            weight: vb.pp("norm").get_with_hints(values, "weight", one)?,
+        let norm = match config.norm {
+            Mamba2Norm::Absent => None,
+            Mamba2Norm::AfterGate | Mamba2Norm::BeforeGate => Some(GroupNorm {
+                unit: Norm::from_parts(ones, None, unit)?,
+                weight: vb.pp("norm").get_with_hints(values, "weight", one)?,
+            }),
         };
         Ok(Self {
             config: *config,
@@ -149,10 +155,7 @@ impl Mamba2 {
     }
 
     pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
-        let norm = GroupNorm {
-            unit: packed_norm(&self.norm.unit)?,
-            weight: single(&self.norm.weight)?,
-        };
+        let norm = self.norm.as_ref().map(GroupNorm::packed).transpose()?;
         Ok(Self {
             config: self.config,
             value: self.value.packed(&packing.at("value"))?,
@@ -180,10 +183,11 @@ impl Mamba2 {
             check_evaluation(train)?;
         }
         let mut states = RecurrentPass::new(self.config.taps, x, pass, state)?;
-        let value = states.convolved(&self.value)?;
-        let key = states.convolved(&self.key)?;
-        let query = states.convolved(&self.query)?;
-        let mut steps = self.decay.steps(x, train)?;
+        let factors = self.config.multipliers;
+        let value = states.convolved(&self.value, factors.value)?;
+        let key = states.convolved(&self.key, factors.key)?;
+        let query = states.convolved(&self.query, factors.query)?;
+        let mut steps = self.decay.steps(x, factors.step, train)?;
         let limits = self.config.steps();
         if limits != [0.0, f64::INFINITY] {
             steps = steps.clamp(limits)?;
@@ -195,9 +199,17 @@ impl Mamba2 {
         let read = read.add(&value.multiply_rows(&self.skip_of_columns(value.dtype())?)?)?;
         let read = pass.requested_rows(read)?;
         let (dtype, x) = (x.dtype(), pass.requested_rows(x.clone())?);
-        let gate = self.gate.apply(&x, None, train)?.widened()?;
-        let mixed = gate.gate(&read, Activation::Silu, None)?;
-        let mixed = self.norm.apply(mixed, dtype)?;
+        let gate = self.gate.apply(&x, None, train)?;
+        let gate = gate.multiplied(factors.gate)?.widened()?;
+        let gated = |read: &Value| gate.gate(read, Activation::Silu, None);
+        let mixed = match (&self.norm, self.config.norm) {
+            (Some(norm), Mamba2Norm::BeforeGate) => {
+                let wide = read.dtype();
+                gated(&norm.apply(read, wide)?)?.to_dtype(dtype)?
+            }
+            (Some(norm), _) => norm.apply(gated(&read)?, dtype)?,
+            (None, _) => gated(&read)?.to_dtype(dtype)?,
+        };
         self.output.apply(&mixed, residual, train)
     }
 
@@ -225,12 +237,20 @@ impl Mamba2 {
 }
 
 impl GroupNorm {
+    fn packed(&self) -> Result<Self> {
+        Ok(Self {
+            unit: packed_norm(&self.unit)?,
+            weight: single(&self.weight)?,
+        })
+    }
+
     /// Returns the normalized rows, rounded to a type before they are multiplied by the weight.
     fn apply(&self, rows: Value, dtype: DType) -> Result<Value> {
         let dims = rows.dims().to_vec();
         let groups = in_heads(&rows, self.unit.config().d_model)?;
         let rows = self.unit.apply_in_place(groups)?.reshape(dims)?;
-        rows.to_dtype(dtype)?.multiply_rows(&self.weight)
+        rows.to_dtype(dtype)?
+            .multiply_rows(&widened(&self.weight, dtype)?)
     }
 }
 

@@ -14,6 +14,8 @@ use crate::ops::Value;
 
 mod attention;
 mod gated_delta_net;
+mod hybrid_heads;
+mod mamba;
 mod mamba2;
 mod recurrent;
 mod short_convolution;
@@ -21,6 +23,8 @@ mod short_convolution;
 pub(crate) use attention::QueryKeyNorms;
 pub use attention::{Attention, LatentProjections, QueryKeyValue};
 pub use gated_delta_net::GatedDeltaNet;
+pub use hybrid_heads::HybridHeads;
+pub use mamba::Mamba;
 pub use mamba2::Mamba2;
 pub use short_convolution::ShortConvolution;
 
@@ -36,8 +40,12 @@ pub enum Mixer {
     ShortConvolution(ShortConvolution),
     /// A gated delta rule.
     GatedDeltaNet(GatedDeltaNet),
+    /// Mamba's state space model.
+    Mamba(Mamba),
     /// Mamba-2's state space model.
     Mamba2(Mamba2),
+    /// Attention and Mamba-2 side by side.
+    HybridHeads(Box<HybridHeads>),
     /// No mixer, in a block that is a feed-forward alone.
     Absent {
         /// The width of the block's input and output.
@@ -49,7 +57,9 @@ parts!(Mixer:
     Self::Attention(attention) => [attention] [],
     Self::ShortConvolution(convolution) => [] [convolution],
     Self::GatedDeltaNet(delta) => [] [delta],
+    Self::Mamba(mamba) => [] [mamba],
     Self::Mamba2(mamba) => [] [mamba],
+    Self::HybridHeads(heads) => [heads] [],
     Self::Absent { .. } => [] []);
 
 /// The role of a short convolution within the mixer's, which is that of an attention.
@@ -57,6 +67,9 @@ const CONVOLUTION: &str = "convolution";
 
 /// The role of a gated delta rule within the mixer's.
 const DELTA: &str = "delta";
+
+/// The role of Mamba, a selective state space model, within the mixer's.
+const SELECTIVE: &str = "selective";
 
 /// The role of Mamba-2 within the mixer's.
 const MAMBA: &str = "mamba";
@@ -75,18 +88,23 @@ impl Mixer {
             MixerConfig::GatedDeltaNet(delta) => {
                 Self::GatedDeltaNet(GatedDeltaNet::new(delta, vb.pp(DELTA))?)
             }
+            MixerConfig::Mamba(mamba) => Self::Mamba(Mamba::new(mamba, vb.pp(SELECTIVE))?),
             MixerConfig::Mamba2(mamba) => Self::Mamba2(Mamba2::new(mamba, vb.pp(MAMBA))?),
+            MixerConfig::HybridHeads(heads) => {
+                Self::HybridHeads(HybridHeads::new(heads, vb)?.into())
+            }
             &MixerConfig::Absent { d_model } => Self::Absent { d_model },
         })
     }
 
-    /// Returns the attention.
+    /// Returns the attention, alone or beside Mamba-2.
     ///
     /// # Errors
     /// If the mixer is of another kind.
     pub fn attention(&self) -> Result<&Attention> {
         match self {
             Self::Attention(attention) => Ok(attention),
+            Self::HybridHeads(heads) => Ok(heads.attention()),
             other => bail!("the mixer is {}, not attention", other.config().kind()),
         }
     }
@@ -105,7 +123,9 @@ impl Mixer {
             Self::Attention(attention) => attention.config().clone().into(),
             Self::ShortConvolution(convolution) => (*convolution.config()).into(),
             Self::GatedDeltaNet(delta) => (*delta.config()).into(),
+            Self::Mamba(mamba) => (*mamba.config()).into(),
             Self::Mamba2(mamba) => (*mamba.config()).into(),
+            Self::HybridHeads(heads) => heads.config().into(),
             &Self::Absent { d_model } => MixerConfig::Absent { d_model },
         }
     }
@@ -116,7 +136,9 @@ impl Mixer {
             Self::Attention(attention) => attention.is_packed(),
             Self::ShortConvolution(convolution) => convolution.is_packed(),
             Self::GatedDeltaNet(delta) => delta.is_packed(),
+            Self::Mamba(mamba) => mamba.is_packed(),
             Self::Mamba2(mamba) => mamba.is_packed(),
+            Self::HybridHeads(heads) => heads.is_packed(),
             Self::Absent { .. } => false,
         }
     }
@@ -129,7 +151,9 @@ impl Mixer {
                 Self::ShortConvolution(convolution.packed(&packing.at(CONVOLUTION))?)
             }
             Self::GatedDeltaNet(delta) => Self::GatedDeltaNet(delta.packed(&packing.at(DELTA))?),
+            Self::Mamba(mamba) => Self::Mamba(mamba.packed(&packing.at(SELECTIVE))?),
             Self::Mamba2(mamba) => Self::Mamba2(mamba.packed(&packing.at(MAMBA))?),
+            Self::HybridHeads(heads) => Self::HybridHeads(heads.packed(packing)?.into()),
             Self::Absent { .. } => self.clone(),
         })
     }
@@ -137,12 +161,14 @@ impl Mixer {
     /// Creates the empty state for a cache. A packed mixer allocates from `pages`.
     pub(super) fn new_state(&self, pages: &LargePages) -> LayerState {
         match self {
-            Self::Attention(attention) => match attention.is_packed() {
-                true => LayerState::panels(pages),
-                false => LayerState::rows(),
-            },
-            Self::ShortConvolution(_) | Self::GatedDeltaNet(_) | Self::Mamba2(_) => {
-                LayerState::recurrent()
+            Self::Attention(attention) => of_attention(attention, pages),
+            Self::ShortConvolution(_)
+            | Self::GatedDeltaNet(_)
+            | Self::Mamba(_)
+            | Self::Mamba2(_) => LayerState::recurrent(),
+            Self::HybridHeads(heads) => {
+                let keys = of_attention(heads.attention(), pages);
+                LayerState::pair(keys, LayerState::recurrent())
             }
             Self::Absent { .. } => LayerState::absent(),
         }
@@ -152,13 +178,16 @@ impl Mixer {
     /// If the state belongs to another mixer or another number of sequences.
     pub(super) fn check_state(&self, state: &LayerState, batch: usize) -> Result<()> {
         match self {
-            Self::Attention(attention) => {
-                let packed = attention.packed.as_ref();
-                state.check(packed.map(|packed| packed.cached(batch)))
-            }
+            Self::Attention(attention) => check_attention(attention, state, batch),
             Self::ShortConvolution(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::GatedDeltaNet(of) => state.check_recurrent(batch, &of.state_dims()),
+            Self::Mamba(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::Mamba2(of) => state.check_recurrent(batch, &of.state_dims()),
+            Self::HybridHeads(of) => {
+                let [keys, states] = state.check_pair()?;
+                check_attention(of.attention(), keys, batch)?;
+                states.check_recurrent(batch, &of.mamba().state_dims())
+            }
             Self::Absent { .. } => state.check_absent(),
         }
     }
@@ -175,7 +204,9 @@ impl Mixer {
             Self::Attention(attention) => attention.apply(x, pass, state, residual),
             Self::ShortConvolution(convolution) => convolution.apply(x, pass, state, residual),
             Self::GatedDeltaNet(delta) => delta.apply(x, pass, state, residual),
+            Self::Mamba(mamba) => mamba.apply(x, pass, state, residual),
             Self::Mamba2(mamba) => mamba.apply(x, pass, state, residual),
+            Self::HybridHeads(heads) => heads.apply(x, pass, state, residual),
             Self::Absent { .. } => match residual {
                 Some(residual) => Ok(residual.clone()),
                 None => pass.requested_rows(x.clone())?.zeros(),
@@ -184,13 +215,28 @@ impl Mixer {
     }
 }
 
+/// Creates the empty state of an attention. A packed one allocates from `pages`.
+fn of_attention(attention: &Attention, pages: &LargePages) -> LayerState {
+    match attention.is_packed() {
+        true => LayerState::panels(pages),
+        false => LayerState::rows(),
+    }
+}
+
+fn check_attention(attention: &Attention, state: &LayerState, batch: usize) -> Result<()> {
+    let packed = attention.packed.as_ref();
+    state.check(packed.map(|packed| packed.cached(batch)))
+}
+
 impl ModuleT for Mixer {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         match self {
             Self::Attention(attention) => attention.forward_t(x, train),
             Self::ShortConvolution(convolution) => convolution.forward_t(x, train),
             Self::GatedDeltaNet(delta) => delta.forward_t(x, train),
+            Self::Mamba(mamba) => mamba.forward_t(x, train),
             Self::Mamba2(mamba) => mamba.forward_t(x, train),
+            Self::HybridHeads(heads) => heads.forward_t(x, train),
             Self::Absent { .. } => x.zeros_like(),
         }
     }

@@ -12,7 +12,7 @@ use crate::layers::state::{LayerState, Recurrent};
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource, pass::Pass};
 use crate::layers::{linear::packed::plain, packed::Packing};
-use crate::ops::{Recurrence, TapTable, Value, record, record_conversion};
+use crate::ops::{Recurrence, SelectiveScan, TapTable, Value, record, record_conversion};
 
 /// A projection, a short convolution of its rows, and SiLU.
 #[derive(Clone, Debug)]
@@ -88,11 +88,11 @@ impl<'a> RecurrentPass<'a> {
         self.state.as_ref()?.tensor(self.after.len())
     }
 
-    /// Returns a convolved projection's rows in f32 or f64.
-    pub fn convolved(&mut self, by: &ConvolvedProjection) -> Result<Value> {
-        let rows = by
-            .projection
-            .apply(self.x, None, self.pass.context.train())?;
+    /// Returns a convolved projection's rows in f32 or f64. The projection is multiplied by a factor.
+    pub fn convolved(&mut self, by: &ConvolvedProjection, factor: f64) -> Result<Value> {
+        let train = self.pass.context.train();
+        let rows = by.projection.apply(self.x, None, train)?;
+        let rows = rows.multiplied(factor)?;
         let (earlier, table) = (self.earlier(), &self.table);
         let after = rows.rows_after(earlier, table)?;
         let mixed = rows.convolve(&by.weight, by.bias.as_ref(), earlier, table)?;
@@ -103,7 +103,7 @@ impl<'a> RecurrentPass<'a> {
     /// Computes the recurrence for queries, keys and values, and for the decay's logarithms and the strengths of writing,
     /// and replaces the state.
     pub fn recur(
-        mut self,
+        self,
         rule: Rule,
         heads: StateHeads,
         [query, key, value]: [&Value; 3],
@@ -121,11 +121,31 @@ impl<'a> RecurrentPass<'a> {
             rows: &self.pass.sequence_rows()?,
         };
         let (read, states) = recurrence.compute()?;
+        Ok(self.finished(read, states))
+    }
+
+    /// Computes the selective scan for steps, queries, keys and values, and replaces the state.
+    pub fn scan(self, rate: &Tensor, [step, query, key, value]: [&Value; 4]) -> Result<Value> {
+        let scan = SelectiveScan {
+            rate,
+            step,
+            query,
+            key,
+            value,
+            state: self.earlier(),
+            rows: &self.pass.sequence_rows()?,
+        };
+        let (read, states) = scan.compute()?;
+        Ok(self.finished(read, states))
+    }
+
+    /// Replaces the state, and returns what the pass read from it.
+    fn finished(mut self, read: Value, states: Tensor) -> Value {
         self.after.push(states);
         if let Some(state) = self.state {
             state.advance(self.pass.seen + self.pass.seq, self.after);
         }
-        Ok(read)
+        read
     }
 }
 
@@ -151,9 +171,10 @@ impl Decay {
         })
     }
 
-    /// Returns the steps, in f32 or f64.
-    pub fn steps(&self, x: &Value, train: bool) -> Result<Value> {
-        let steps = self.projection.apply(x, None, train)?.widened()?;
+    /// Returns the steps, in f32 or f64. The projection is multiplied by a factor.
+    pub fn steps(&self, x: &Value, factor: f64, train: bool) -> Result<Value> {
+        let steps = self.projection.apply(x, None, train)?;
+        let steps = steps.multiplied(factor)?.widened()?;
         let steps = steps.add_to_rows(&widened(&self.bias, steps.dtype())?)?;
         steps.activate(Activation::Softplus)
     }

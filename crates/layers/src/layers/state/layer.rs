@@ -30,6 +30,8 @@ pub(crate) enum LayerState {
     Panels(Box<Panels>),
     /// The state of a recurrent mixer, packed or not.
     Recurrent(Recurrent),
+    /// Two mixers side by side.
+    Pair(Box<[LayerState; 2]>),
     /// Nothing, for a block without a mixer.
     Absent,
 }
@@ -47,12 +49,7 @@ impl BlockState {
     /// Removes all positions and keeps the allocated memory.
     pub fn reset(&mut self) {
         self.encoder.reset();
-        match &mut self.mixer {
-            LayerState::Rows(rows) => *rows = Rows::default(),
-            LayerState::Panels(panels) => panels.reset(),
-            LayerState::Recurrent(state) => *state = Recurrent::default(),
-            LayerState::Absent => {}
-        }
+        self.mixer.reset();
     }
 
     /// Removes all but the first `seen` positions, also if a window has dropped some of these. Packed, each sequence has
@@ -62,12 +59,7 @@ impl BlockState {
             // Another prompt may attend to another encoder output.
             self.encoder.reset();
         }
-        match &mut self.mixer {
-            LayerState::Rows(rows) => rows.truncate(seen),
-            LayerState::Panels(panels) => panels.truncate(seen, of_sequences),
-            LayerState::Recurrent(state) => state.truncate(seen),
-            LayerState::Absent => {}
-        }
+        self.mixer.truncate(seen, of_sequences);
     }
 }
 
@@ -85,6 +77,11 @@ impl LayerState {
     /// Creates an empty state for a recurrent mixer.
     pub fn recurrent() -> Self {
         Self::Recurrent(Recurrent::default())
+    }
+
+    /// Creates the state for two mixers side by side.
+    pub fn pair(first: Self, second: Self) -> Self {
+        Self::Pair(Box::new([first, second]))
     }
 
     /// Creates the state of a block without a mixer, which has none.
@@ -113,6 +110,48 @@ impl LayerState {
         match self {
             Self::Recurrent(state) => Ok(state),
             _ => wrong_stack(),
+        }
+    }
+
+    /// Returns both states, if two mixers stand side by side.
+    pub fn as_pair(&mut self) -> Result<(&mut Self, &mut Self)> {
+        match self {
+            Self::Pair(pair) => {
+                let [first, second] = &mut **pair;
+                Ok((first, second))
+            }
+            _ => wrong_stack(),
+        }
+    }
+
+    /// Returns both states for a check.
+    pub fn check_pair(&self) -> Result<&[Self; 2]> {
+        match self {
+            Self::Pair(pair) => Ok(pair),
+            _ => wrong_stack(),
+        }
+    }
+
+    fn reset(&mut self) {
+        match self {
+            Self::Rows(rows) => *rows = Rows::default(),
+            Self::Panels(panels) => panels.reset(),
+            Self::Recurrent(state) => *state = Recurrent::default(),
+            Self::Pair(pair) => pair.iter_mut().for_each(Self::reset),
+            Self::Absent => {}
+        }
+    }
+
+    /// Removes all but the first `seen` positions. Packed, each sequence has as many of these as `of_sequences` says.
+    fn truncate(&mut self, seen: usize, of_sequences: &[usize]) {
+        match self {
+            Self::Rows(rows) => rows.truncate(seen),
+            Self::Panels(panels) => panels.truncate(seen, of_sequences),
+            Self::Recurrent(state) => state.truncate(seen),
+            Self::Pair(pair) => pair
+                .iter_mut()
+                .for_each(|of| of.truncate(seen, of_sequences)),
+            Self::Absent => {}
         }
     }
 
@@ -152,6 +191,7 @@ impl LayerState {
             Self::Rows(rows) => rows.bytes(),
             Self::Panels(panels) => panels.bytes(),
             Self::Recurrent(state) => state.bytes(),
+            Self::Pair(pair) => pair.iter().map(Self::bytes).sum(),
             Self::Absent => 0,
         }
     }
@@ -162,6 +202,7 @@ impl LayerState {
             Self::Rows(rows) => rows.lacks(to),
             Self::Panels(panels) => panels.lacks(to),
             Self::Recurrent(state) => return state.reaches(to),
+            Self::Pair(pair) => return pair.iter().fold(to, |to, of| of.reaches(to)),
             Self::Absent => false,
         };
         if lacks { 0 } else { to }
@@ -176,6 +217,10 @@ impl LayerState {
             (Self::Rows(own), Self::Rows(new)) => own.join(new, paddings),
             (Self::Panels(own), Self::Panels(new)) => own.join(*new, paddings),
             (Self::Recurrent(own), Self::Recurrent(new)) => own.join(new, paddings),
+            (Self::Pair(own), Self::Pair(new)) => {
+                let mut pairs = own.iter_mut().zip(*new);
+                pairs.try_for_each(|(own, new)| own.join(new, paddings))
+            }
             (Self::Absent, Self::Absent) => Ok(()),
             _ => different_stacks(),
         }
@@ -187,6 +232,7 @@ impl LayerState {
             Self::Rows(rows) => Some(rows.device()),
             Self::Panels(_) => Some(Device::Cpu),
             Self::Recurrent(state) => Some(state.device()),
+            Self::Pair(pair) => pair[0].device(),
             Self::Absent => None,
         }
     }
@@ -200,6 +246,9 @@ impl LayerState {
                 panels.take_sequences(sequences);
                 Ok(())
             }
+            Self::Pair(pair) => pair
+                .iter_mut()
+                .try_for_each(|of| of.take_sequences(sequences)),
             Self::Absent => Ok(()),
         }
     }

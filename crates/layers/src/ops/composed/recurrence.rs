@@ -9,7 +9,7 @@ use super::{Array, Composed, Taped};
 use crate::ops::recurrence::Recurrence;
 
 /// The rows of a pass, position by position: `[positions, sequences]`, and back.
-struct Positions {
+pub(super) struct Positions {
     n_positions: usize,
     n_sequences: usize,
     /// The row of each position; the row after all others where a sequence has ended.
@@ -19,7 +19,7 @@ struct Positions {
 }
 
 impl Positions {
-    fn new(rows: &[Vec<u32>], n_rows: usize, device: &Device) -> Result<Self> {
+    pub fn new(rows: &[Vec<u32>], n_rows: usize, device: &Device) -> Result<Self> {
         let n_sequences = rows.len();
         let n_positions = rows.iter().map(Vec::len).max().unwrap_or(0);
         let n = n_positions * n_sequences;
@@ -40,6 +40,11 @@ impl Positions {
         })
     }
 
+    /// Returns how many positions the longest sequence has.
+    pub fn n_positions(&self) -> usize {
+        self.n_positions
+    }
+
     /// Returns the rows with these ids, and zeros where there is none.
     fn moved(rows: &Array, ids: &Array) -> Result<Array> {
         let zeros = rows.zeros(&[1, rows.width()])?;
@@ -47,7 +52,7 @@ impl Positions {
     }
 
     /// Returns `[positions, sequences, heads, ..]`, with each of `n_heads` heads repeated `group` times.
-    fn heads(&self, rows: &Array, [n_heads, group]: [usize; 2]) -> Result<Array> {
+    pub fn heads(&self, rows: &Array, [n_heads, group]: [usize; 2]) -> Result<Array> {
         let width = rows.width() / n_heads;
         let heads = Self::moved(rows, &self.to_positions)?;
         let n = self.n_positions * self.n_sequences;
@@ -57,7 +62,7 @@ impl Positions {
     }
 
     /// Returns the rows of gradients at each position, summed over the `group` heads that share one.
-    fn rows(&self, at_positions: &[Array], [n_heads, group]: [usize; 2]) -> Result<Array> {
+    pub fn rows(&self, at_positions: &[Array], [n_heads, group]: [usize; 2]) -> Result<Array> {
         let all = Array::cat(at_positions, 0)?;
         let n = self.n_positions * self.n_sequences;
         let width = all.tensor().elem_count() / (n * n_heads * group).max(1);

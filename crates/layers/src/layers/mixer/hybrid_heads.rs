@@ -1,0 +1,126 @@
+//! Attention and Mamba-2 side by side on the same input.
+
+use candle_core::{ModuleT, Result, Tensor};
+
+use super::{Attention, Mamba2};
+use crate::config::{HybridHeadsConfig, Precision, getters};
+use crate::layers::packed::{Packing, packs};
+use crate::layers::visit::parts;
+use crate::layers::{ForwardContext, ParameterSource};
+use crate::layers::{pass::Origin, pass::Pass, state::LayerState};
+use crate::ops::Value;
+
+/// Attention and Mamba-2 side by side, whose outputs are added. [`HybridHeadsConfig`] has the formula.
+///
+/// ```
+/// use candle_blocks::config::{AttentionConfig, HybridHeadsConfig, Mamba2Config};
+/// use candle_blocks::layers::HybridHeads;
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{VarBuilder, VarMap};
+/// let parameters = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&parameters, DType::F32, &Device::Cpu);
+/// let attention = AttentionConfig::new(8, 2)?.causal();
+/// let heads = HybridHeads::new(&HybridHeadsConfig::new(attention, Mamba2Config::new(8, [4, 4], 6)), vb)?;
+/// let x = Tensor::randn(0f32, 1., (2, 5, 8), &Device::Cpu)?; // [batch, seq, d_model]
+/// assert_eq!(heads.forward(&x)?.dims(), [2, 5, 8]);
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct HybridHeads {
+    attention: Attention,
+    mamba: Mamba2,
+    /// The factors on the outputs of attention and Mamba-2.
+    multipliers: [f64; 2],
+}
+
+packs!(HybridHeads);
+
+impl HybridHeads {
+    /// Creates the layer with the attention's parameters from `vb`, under the names in [`Attention::new`], and Mamba-2's
+    /// from `mamba` in it, under those in [`Mamba2::new`].
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or a parameter is missing or has another shape.
+    pub fn new<'p>(config: &HybridHeadsConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
+        config.validate()?;
+        Ok(Self {
+            mamba: Mamba2::new(&config.mamba, vb.pp(super::MAMBA))?,
+            attention: Attention::new(&config.attention, vb)?,
+            multipliers: [config.attention_multiplier, config.mamba_multiplier],
+        })
+    }
+
+    getters! {
+        /// The attention.
+        attention(&self) -> &Attention => &self.attention;
+        /// Mamba-2.
+        mamba(&self) -> &Mamba2 => &self.mamba;
+    }
+
+    /// Returns the configuration.
+    pub fn config(&self) -> HybridHeadsConfig {
+        let attention = self.attention.config().clone();
+        let heads = HybridHeadsConfig::new(attention, *self.mamba.config());
+        heads.with_multipliers(self.multipliers)
+    }
+
+    /// Returns true if the layer's weights are packed.
+    pub(super) fn is_packed(&self) -> bool {
+        self.mamba.is_packed()
+    }
+
+    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation())
+    }
+
+    /// Computes the output with the context's padding mask, positions and mode.
+    ///
+    /// # Shapes
+    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`, the rank is above 3, a padding mask does not fit, or there is an additive
+    /// mask.
+    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
+        let pass = Pass::new(context, x.dims())?;
+        pass.through(Origin::new("hybrid heads", self.is_packed()), x, |x| {
+            self.apply(x, &pass, None, None)
+        })
+    }
+
+    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
+        Ok(Self {
+            attention: self.attention.packed(packing)?,
+            mamba: self.mamba.packed(&packing.at(super::MAMBA))?,
+            multipliers: self.multipliers,
+        })
+    }
+
+    /// Computes the output for positions after the state's, and adds it to `residual`.
+    pub(super) fn apply(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        state: Option<&mut LayerState>,
+        residual: Option<&Value>,
+    ) -> Result<Value> {
+        let (keys, states) = state.map(LayerState::as_pair).transpose()?.unzip();
+        let attended = self.attention.apply(x, pass, keys, None)?;
+        let mixed = self.mamba.apply(x, pass, states, None)?;
+        let [attention, mamba] = self.multipliers;
+        // transformers adds the attention's output to Mamba-2's, and the sum to the residual.
+        let sum = attended.multiplied(attention)?;
+        sum.added_to(Some(&mixed.multiplied(mamba)?))?
+            .added_to(residual)
+    }
+}
+
+parts!(HybridHeads: Self { attention, mamba, .. } => [attention] [mamba]);
+
+impl ModuleT for HybridHeads {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation().with_train(train))
+    }
+}

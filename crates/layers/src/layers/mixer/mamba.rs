@@ -1,0 +1,243 @@
+//! Mamba's state space model.
+
+use candle_core::{ModuleT, Result, Tensor};
+use candle_nn::Init;
+
+use super::recurrent::{ConvolvedProjection, RecurrentPass, packed_norm, single, widened};
+use crate::config::{Activation, LinearConfig, MambaConfig, NormConfig, Precision, getters};
+use crate::layers::packed::{Packing, check_evaluation, packs};
+use crate::layers::visit::parts;
+use crate::layers::{ForwardContext, Linear, Norm, ParameterSource};
+use crate::layers::{pass::Origin, pass::Pass, state::LayerState};
+use crate::ops::{Value, record};
+
+/// Mamba's state space model. [`MambaConfig`] has the formula.
+///
+/// ```
+/// use candle_blocks::config::MambaConfig;
+/// use candle_blocks::layers::Mamba;
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{VarBuilder, VarMap};
+/// let parameters = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&parameters, DType::F32, &Device::Cpu);
+/// // 16 channels with states of 4 elements.
+/// let mamba = Mamba::new(&MambaConfig::new(8, 16, 4, 2), vb)?;
+/// let x = Tensor::randn(0f32, 1., (2, 5, 8), &Device::Cpu)?; // [batch, seq, d_model]
+/// assert_eq!(mamba.forward(&x)?.dims(), [2, 5, 8]);
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Mamba {
+    config: MambaConfig,
+    value: ConvolvedProjection,
+    gate: Linear,
+    decay: NormedProjection,
+    key: NormedProjection,
+    query: NormedProjection,
+    step: Linear,
+    step_bias: Tensor,
+    /// `[d_inner, state_dim]`.
+    rate: Tensor,
+    skip: Tensor,
+    output: Linear,
+    is_packed: bool,
+}
+
+/// A projection of the convolved values, and a norm over its rows.
+#[derive(Clone, Debug)]
+struct NormedProjection {
+    projection: Linear,
+    norm: Option<Norm>,
+}
+
+packs!(Mamba);
+
+impl Mamba {
+    /// Creates the layer with parameters from `vb`: the projections `value` and `gate` `[d_inner, d_model]`, `decay`
+    /// `[step_rank, d_inner]`, `key` and `query` `[state_dim, d_inner]`, `step` `[d_inner, step_rank]` with `step.bias`
+    /// `[d_inner]`, and `output` `[d_model, d_inner]`; the convolution `value_convolution` `[d_inner, 1, taps]` as in
+    /// `torch.nn.Conv1d`; `rate` `[d_inner, state_dim]` and `skip` `[d_inner]`; and, if configured, a bias for the
+    /// convolution and `decay_norm`, `key_norm` and `query_norm`.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or a parameter is missing or has another shape.
+    pub fn new<'p>(config: &MambaConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        let vb = vb.into();
+        config.validate()?;
+        let &MambaConfig {
+            d_model,
+            d_inner,
+            state_dim,
+            step_rank,
+            taps,
+            ..
+        } = config;
+        let linear = |name, d_in, d_out| {
+            let config = LinearConfig::new(d_in, d_out).with_bias(false);
+            Linear::new(&config, vb.pp(name))
+        };
+        let normed = |name, width| -> Result<NormedProjection> {
+            let of = |norm| {
+                let norm = NormConfig {
+                    d_model: width,
+                    ..norm
+                };
+                Norm::new(&norm, vb.pp(format!("{name}_norm")))
+            };
+            Ok(NormedProjection {
+                projection: linear(name, d_inner, width)?,
+                norm: config.norm.map(of).transpose()?,
+            })
+        };
+        let (one, bias) = (Init::Const(1.0), config.convolution_bias);
+        let value = ConvolvedProjection::new(&vb, "value", [d_model, d_inner, taps], bias)?;
+        Ok(Self {
+            config: *config,
+            value,
+            gate: linear("gate", d_model, d_inner)?,
+            decay: normed("decay", step_rank)?,
+            key: normed("key", state_dim)?,
+            query: normed("query", state_dim)?,
+            step: linear("step", step_rank, d_inner)?,
+            step_bias: vb.pp("step").get_with_hints(d_inner, "bias", one)?,
+            rate: vb
+                .pp("rate")
+                .get_with_hints((d_inner, state_dim), "weight", one)?,
+            skip: vb.pp("skip").get_with_hints(d_inner, "weight", one)?,
+            output: linear("output", d_inner, d_model)?,
+            is_packed: false,
+        })
+    }
+
+    getters! {
+        /// Widths, taps and norms.
+        config(&self) -> &MambaConfig => &self.config;
+    }
+
+    /// Returns true if the layer's weights are packed.
+    pub(super) fn is_packed(&self) -> bool {
+        self.is_packed
+    }
+
+    /// Returns the dimensions of each part in the state after the batch: the convolution's last rows, and the channels'
+    /// states.
+    pub(super) fn state_dims(&self) -> [Vec<usize>; 2] {
+        let MambaConfig {
+            d_inner,
+            state_dim,
+            taps,
+            ..
+        } = self.config;
+        [vec![taps - 1, d_inner], vec![state_dim, d_inner]]
+    }
+
+    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation())
+    }
+
+    /// Computes the output with the context's padding mask and mode.
+    ///
+    /// # Shapes
+    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`, the rank is above 3, a padding mask does not fit, or there is an additive
+    /// mask.
+    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
+        let pass = Pass::new(context, x.dims())?;
+        pass.through(Origin::new("Mamba", self.is_packed), x, |x| {
+            self.apply(x, &pass, None, None)
+        })
+    }
+
+    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
+        Ok(Self {
+            config: self.config,
+            value: self.value.packed(&packing.at("value"))?,
+            gate: self.gate.packed(&packing.at("gate"))?,
+            decay: self.decay.packed(&packing.at("decay"))?,
+            key: self.key.packed(&packing.at("key"))?,
+            query: self.query.packed(&packing.at("query"))?,
+            step: self.step.packed(&packing.at("step"))?,
+            step_bias: single(&self.step_bias)?,
+            rate: single(&self.rate)?,
+            skip: single(&self.skip)?,
+            output: self.output.packed(&packing.at("output"))?,
+            is_packed: true,
+        })
+    }
+
+    /// Computes the output for positions after the state's, and adds it to `residual`.
+    pub(super) fn apply(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        state: Option<&mut LayerState>,
+        residual: Option<&Value>,
+    ) -> Result<Value> {
+        let train = pass.context.train();
+        if self.is_packed {
+            check_evaluation(train)?;
+        }
+        let dtype = x.dtype();
+        let mut states = RecurrentPass::new(self.config.taps, x, pass, state)?;
+        let value = states.convolved(&self.value, 1.0)?;
+        let wide = value.dtype();
+        let rows = value.to_dtype(dtype)?;
+        let key = self.key.apply(&rows, train)?.widened()?;
+        let query = self.query.apply(&rows, train)?.widened()?;
+        let steps = self.decay.apply(&rows, train)?;
+        let steps = self.step.apply(&steps, None, train)?.widened()?;
+        let steps = steps.add_to_rows(&widened(&self.step_bias, wide)?)?;
+        let steps = steps.activate(Activation::Softplus)?;
+        let written = steps.gate(&value, Activation::Identity, None)?;
+        let rate = self.rates(&value)?;
+        let read = states.scan(&rate, [&steps, &query, &key, &written])?;
+
+        let read = read.add(&value.multiply_rows(&widened(&self.skip, wide)?)?)?;
+        let read = pass.requested_rows(read)?;
+        let gate = self
+            .gate
+            .apply(&pass.requested_rows(x.clone())?, None, train)?;
+        let mixed = gate.widened()?.gate(&read, Activation::Silu, None)?;
+        self.output.apply(&mixed.to_dtype(dtype)?, residual, train)
+    }
+
+    /// Returns `-exp(rate)`, `[state_dim, d_inner]`, in the type of `like`.
+    fn rates(&self, like: &Value) -> Result<Tensor> {
+        let rate = widened(&self.rate, like.dtype())?;
+        record("exp", &rate)?;
+        record("neg", &rate)?;
+        record("copy", &rate)?;
+        rate.exp()?.neg()?.t()?.contiguous()
+    }
+}
+
+impl NormedProjection {
+    fn packed(&self, packing: &Packing) -> Result<Self> {
+        Ok(Self {
+            projection: self.projection.packed(packing)?,
+            norm: self.norm.as_ref().map(packed_norm).transpose()?,
+        })
+    }
+
+    fn apply(&self, x: &Value, train: bool) -> Result<Value> {
+        let rows = self.projection.apply(x, None, train)?;
+        match &self.norm {
+            Some(norm) => norm.apply_in_place(rows),
+            None => Ok(rows),
+        }
+    }
+}
+
+parts!(NormedProjection: Self { projection, .. } => [projection] []);
+
+parts!(Mamba: Self { value, gate, decay, key, query, step, output, .. }
+    => [] [value, gate, decay, key, query, step, output]);
+
+impl ModuleT for Mamba {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation().with_train(train))
+    }
+}

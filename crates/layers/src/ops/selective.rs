@@ -1,0 +1,182 @@
+//! A selective scan over the sequences of a pass.
+
+use std::sync::Arc;
+
+use candle_blocks_kernels::Cpu;
+use candle_blocks_kernels::recurrence::{self, SelectiveGradients, n_snapshots};
+use candle_core::{Result, Tensor, bail};
+
+use super::kernels::{Data, readable};
+use super::numbers::Numbers;
+use super::tape::{Reads, Taped};
+use super::value::{Value, on_either};
+
+const OP: &str = "selective scan";
+
+/// The inputs of a selective scan in f32 or f64, with one row for each position.
+pub(crate) struct SelectiveScan<'a> {
+    /// The rates, `[state_dim, channels]`: a parameter, negative or 0.
+    pub rate: &'a Tensor,
+    /// The steps, `[.., channels]`.
+    pub step: &'a Value,
+    /// The queries, `[.., state_dim]`.
+    pub query: &'a Value,
+    /// The keys, `[.., state_dim]`.
+    pub key: &'a Value,
+    /// The values, `[.., channels]`.
+    pub value: &'a Value,
+    /// The states before, `[batch, state_dim, channels]`, which get no gradient; zeros without.
+    pub state: Option<&'a Tensor>,
+    /// The rows of each sequence.
+    pub rows: &'a Arc<Vec<Vec<u32>>>,
+}
+
+impl SelectiveScan<'_> {
+    /// Computes `S[i, c] = exp(rate[i, c] · step[c]) S[i, c] + key[i] · value[c]` and `y[c] = Σ query[i] · S[i, c]` at each
+    /// position. Returns `y`, `[.., channels]`, and the states after. Rows outside all sequences are zeros.
+    pub fn compute(&self) -> Result<(Value, Tensor)> {
+        self.check()?;
+        on_either!(self.value, x => {
+            let others = [self.step, self.query, self.key].map(|of| x.on_tape(of)?.whole());
+            let [step, query, key] = others;
+            let (y, state) = x.whole()?.scan(self, [step?, query?, key?])?;
+            Ok((y.into(), state))
+        })
+    }
+
+    /// Returns the states' dimensions.
+    pub(super) fn state_dims(&self) -> [usize; 3] {
+        [self.rows.len(), self.key.width(), self.value.width()]
+    }
+
+    fn check(&self) -> Result<()> {
+        let [_, state_dim, channels] = self.state_dims();
+        let dtype = self.value.sum_type();
+        let (_, rows) = self.value.dims().split_last().unwrap_or((&1, &[]));
+        let inputs = [
+            (self.step, channels),
+            (self.query, state_dim),
+            (self.key, state_dim),
+            (self.value, channels),
+        ];
+        for (input, width) in inputs {
+            let dims = [rows, &[width]].concat();
+            if input.dims() != dims || input.dtype() != dtype {
+                bail!(
+                    "{OP}: an input is {:?} {:?}; expected {dtype:?} {dims:?}",
+                    input.dtype(),
+                    input.dims()
+                );
+            }
+        }
+        let of_states = self.state_dims();
+        let tensors = [
+            ("the rate", Some(self.rate), &[state_dim, channels][..]),
+            ("the state", self.state, &of_states),
+        ];
+        for (name, tensor, dims) in tensors {
+            if let Some(tensor) = tensor
+                && (tensor.dims() != dims || tensor.dtype() != dtype)
+            {
+                bail!(
+                    "{OP}: {name} is {:?} {:?}; expected {dtype:?} {dims:?}",
+                    tensor.dtype(),
+                    tensor.dims()
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The kernel's inputs: rates, steps, queries, keys and values.
+struct Inputs {
+    state_dim: usize,
+    channels: usize,
+    data: [Data; 5],
+    rows: Arc<Vec<Vec<u32>>>,
+}
+
+impl Inputs {
+    /// Runs `work` with the kernel's view.
+    fn with<R>(&self, work: impl FnOnce(&recurrence::SelectiveScan) -> R) -> R {
+        let [rate, step, query, key, value] = self.data.each_ref().map(Data::read);
+        work(&recurrence::SelectiveScan {
+            state_dim: self.state_dim,
+            channels: self.channels,
+            rate: rate.slice(),
+            step: step.slice(),
+            query: query.slice(),
+            key: key.slice(),
+            value: value.slice(),
+            sequences: &self.rows,
+        })
+    }
+}
+
+impl Taped<Cpu> {
+    /// `others` are steps, queries and keys.
+    fn scan(&self, of: &SelectiveScan, others: [Self; 3]) -> Result<(Self, Tensor)> {
+        let [step, query, key] = &others;
+        let (dtype, engine) = (self.dtype(), self.engine());
+        let dims = of.state_dims();
+        let [_, state_dim, channels] = dims;
+        let mut state = match of.state {
+            Some(state) => {
+                let state = readable(state.detach().contiguous()?)?;
+                Numbers::copied(state.read().slice())?
+            }
+            None => Numbers::zeros(dtype, dims.iter().product())?,
+        };
+        let (rate, of_rate) = self.parameter(of.rate, Reads::Both)?;
+        let inputs = [step, query, key, self];
+        let slots = inputs.map(|of| of.slot.clone());
+        let [step, query, key, value] = inputs.map(|of| of.data.clone());
+        let [a, b, c, d] = slots.each_ref().map(|slot| slot.place);
+        let asks = [of_rate, a, b, c, d];
+        let mut snapshots = match asks.iter().any(Option::is_some) {
+            true => {
+                let len = n_snapshots(of.rows) * state_dim * channels;
+                Some(Numbers::new(dtype, len)?)
+            }
+            false => None,
+        };
+        let mut y = Numbers::new(dtype, self.elem_count())?;
+        let kernel = Inputs {
+            state_dim,
+            channels,
+            data: [rate, step, query, key, value],
+            rows: of.rows.clone(),
+        };
+        kernel.with(|scan| {
+            let snapshots = snapshots.as_mut().map(Numbers::slice_mut);
+            scan.forward(engine, state.slice_mut(), y.slice_mut(), snapshots);
+        });
+        let y = self.mapped(y, &asks, move |pass, dy| {
+            let Some(snapshots) = &snapshots else {
+                return Ok(());
+            };
+            let zeros = |of: &Data| Numbers::zeros(dtype, of.read().slice().len());
+            let [rate, step, query, key, value] = kernel.data.each_ref().map(zeros);
+            let (mut of_rates, mut gradients) = (rate?, [step?, query?, key?, value?]);
+            let [step, query, key, value] = gradients.each_mut().map(Numbers::slice_mut);
+            kernel.with(|scan| {
+                let to = SelectiveGradients {
+                    rate: of_rates.slice_mut(),
+                    step,
+                    query,
+                    key,
+                    value,
+                };
+                scan.backward(pass.engine, snapshots.slice(), dy.slice(), to);
+            });
+            if of_rate.is_some() {
+                pass.add_parameter(of_rate, of_rates)?;
+            }
+            let each = slots.iter().zip(gradients);
+            each.filter(|(slot, _)| slot.place.is_some())
+                .try_for_each(|(slot, gradient)| pass.add(slot, gradient))
+        });
+        Ok((y, state.into_tensor(dims.to_vec())?))
+    }
+}
