@@ -39,8 +39,8 @@
 mod adamw;
 mod fresh;
 mod gradients;
-pub mod losses;
 mod lora;
+pub mod losses;
 mod parameters;
 mod peft;
 mod peft_experts;

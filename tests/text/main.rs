@@ -8,13 +8,13 @@ mod gguf_file;
 mod message;
 #[path = "../shared/reference.rs"]
 mod reference;
+#[allow(dead_code, reason = "its `main`")]
+#[path = "../../examples/semantic_search.rs"]
+mod semantic_search;
 #[path = "../shared/torch_file.rs"]
 mod torch_file;
 #[path = "../shared/torch_from_safetensors.rs"]
 mod torch_from_safetensors;
-#[allow(dead_code, reason = "its `main`")]
-#[path = "../../examples/semantic_search.rs"]
-mod semantic_search;
 #[path = "../shared/weights.rs"]
 mod weights;
 

@@ -1,5 +1,7 @@
 //! Losses of embedding models: sentence-transformers is the judge.
 
+use std::slice::from_ref;
+
 use candle_blocks::Result;
 use candle_blocks::candle_core::{Device, Tensor, Var};
 use candle_blocks::train::Gradients;
@@ -149,7 +151,7 @@ fn wrong_shapes_are_refused() {
     for (result, word) in [
         (multiple_negatives(&a, &[], cosine, 1.0), "documents"),
         (
-            multiple_negatives(&a, &[b.clone()], cosine, 1.0),
+            multiple_negatives(&a, from_ref(&b), cosine, 1.0),
             "documents",
         ),
         (cosent(&a, &a, &[0.0], 1.0), "labels"),
@@ -157,20 +159,20 @@ fn wrong_shapes_are_refused() {
             triplet(&a, &a, &b, TripletDistance::Cosine, 1.0),
             "negatives",
         ),
-        (margin_mse(&a, &a, &[a.clone()], &b), "margins"),
+        (margin_mse(&a, &a, from_ref(&a), &b), "margins"),
         (
-            matryoshka(&[a.clone()], &[(5, 1.0)], |x| Ok(x[0].sum_all()?)),
+            matryoshka(from_ref(&a), &[(5, 1.0)], |x| Ok(x[0].sum_all()?)),
             "dims",
         ),
         (
-            matryoshka(&[a.clone()], &[], |x| Ok(x[0].sum_all()?)),
+            matryoshka(from_ref(&a), &[], |x| Ok(x[0].sum_all()?)),
             "dims",
         ),
     ] {
         let refusal = message(result);
         assert!(refusal.contains(word), "no {word} in {refusal}");
     }
-    let cache = GradCache::new(&[a.clone()], |x| Ok(x[0].sum_all()?)).unwrap();
+    let cache = GradCache::new(from_ref(&a), |x| Ok(x[0].sum_all()?)).unwrap();
     assert!(message(cache.surrogate(1, 0..1, &a)).contains("which"));
     assert!(message(cache.surrogate(0, 2..9, &a)).contains("no rows"));
     assert!(message(cache.surrogate(0, 0..2, &a)).contains("expected"));
