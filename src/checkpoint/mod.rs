@@ -126,6 +126,7 @@ impl CheckpointOptions {
     }
 
     /// Returns whether no option changes what a folder's own files say of a model.
+    #[cfg(feature = "text")]
     pub(crate) fn is_default(&self) -> bool {
         let is_set = [
             self.family.is_some(),
