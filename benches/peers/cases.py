@@ -97,6 +97,7 @@ TRAININGS = [  # model and variant; Llama has no dropout
     ("minilm", "lora"),
 ]
 TRAINED_SHAPE = (8, 128)
+LONG_TRAININGS = [("bert-block", (4, 512)), ("llama-block", (1, 4096))]
 LEARNING_RATE, WEIGHT_DECAY = 1e-4, 0.01
 LORA_LEARNING_RATE = 1e-3  # for few parameters; with a lower rate the loss changes too little to show a mistake
 # Before the timed steps, the first losses are compared one by one, without dropout, then the mean loss over others
@@ -152,6 +153,7 @@ def all_cases(precisions: list[str], minilm: Path | None, quick: bool) -> tuple[
     for precision in ("f32", "bf16"):
         if precision in precisions:
             cases += [Case("train_step", model, *TRAINED_SHAPE, precision, variant) for model, variant in trainings]
+            cases += [Case("train_step", model, *shape, precision) for model, shape in LONG_TRAININGS if not quick]
     if minilm is not None and "f32" in precisions:
         cases += [Case("texts", "minilm", 1, COLD_LENGTH, "f32", "cold"), Case("texts", "minilm", TEXTS, TEXT_LENGTH, "f32")]
     generators, batches = (["gpt2-lm"], [1]) if quick else (list(GENERATORS), GENERATION_BATCHES)
