@@ -54,7 +54,7 @@ class Cases(unittest.TestCase):
         self.assertIn("train_step/bert-block/8x128/f32", ids)
         self.assertIn("train_step/bert-block/8x128-dropout/f32", ids)
         self.assertIn("train_step/bert-block/8x128-dropout/bf16", ids)
-        self.assertEqual(len(ids), 2 * len(cases.TRAININGS))
+        self.assertEqual(len(ids), 2 * len(cases.TRAININGS + cases.LONG_TRAININGS))
         self.assertEqual({case.drops for case in found if case.variant == "padded"}, {False})
 
     def test_whole_models_are_measured_in_all_sizes_and_texts_where_there_is_a_model_for_them(self):
