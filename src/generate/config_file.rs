@@ -127,7 +127,7 @@ impl GenerationOptions {
         match &options.speech {
             Some(_) => Ok(options),
             None => Err(Error::InvalidConfig(format!(
-                "{}: expected model_type \"whisper\" in config.json, for a transcription with a decoder",
+                "{}: expected a speech model: model_type \"whisper\" in config.json, or one with a CTC head",
                 checkpoint.files().path().display()
             ))),
         }

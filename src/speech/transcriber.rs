@@ -69,19 +69,19 @@ impl Transcriber {
     ///
     /// # Errors
     /// If the clip has another rate or no samples, or the model fails.
-    pub fn transcribe(&self, sound: &Audio) -> Result<Transcript> {
-        if sound.rate != self.rate() || sound.samples.is_empty() {
+    pub fn transcribe(&self, audio: &Audio) -> Result<Transcript> {
+        if audio.rate != self.rate() || audio.samples.is_empty() {
             let reason = format!(
                 "has {} samples at {} samples a second, expected at least one at {}",
-                sound.samples.len(),
-                sound.rate,
+                audio.samples.len(),
+                audio.rate,
                 self.rate()
             );
             return Err(Error::input("audio", reason));
         }
         match &self.model {
-            SpeechModel::Whisper(whisper) => whisper.transcribe(&sound.samples),
-            SpeechModel::Ctc(ctc) => ctc.transcribe(&sound.samples),
+            SpeechModel::Whisper(whisper) => whisper.transcribe(&audio.samples),
+            SpeechModel::Ctc(ctc) => ctc.transcribe(&audio.samples),
         }
     }
 }

@@ -3,13 +3,14 @@
 use std::slice::from_ref;
 
 use candle_blocks::Result;
-use candle_blocks::candle_core::{Device, Tensor, Var};
+use candle_blocks::candle_core::{Tensor, Var};
 use candle_blocks::train::Gradients;
 use candle_blocks::train::losses::{
     GradCache, PairSimilarity, TripletDistance, cosent, margin_mse, matryoshka, multiple_negatives,
     triplet,
 };
 
+use crate::device::device;
 use crate::message::message;
 use crate::reference::{Reference, assert_passed};
 
@@ -87,9 +88,9 @@ fn losses_and_gradients_are_those_of_sentence_transformers() {
 /// A large batch in parts has the gradients of the whole.
 #[test]
 fn a_cached_gradient_in_parts_is_that_of_the_whole_batch() {
-    let weight = Var::randn(0f32, 1., (6, 3), &Device::Cpu).unwrap();
+    let weight = Var::randn(0f32, 1., (6, 3), &device()).unwrap();
     let parameters = [("weight".to_string(), weight.clone())];
-    let texts = [(); 2].map(|()| Tensor::randn(0f32, 1., (9, 6), &Device::Cpu).unwrap());
+    let texts = [(); 2].map(|()| Tensor::randn(0f32, 1., (9, 6), &device()).unwrap());
     let vectors = |rows: &Tensor| rows.matmul(&weight).unwrap();
     let loss = |x: &[Tensor]| multiple_negatives(&x[0], &x[1..], PairSimilarity::Cosine, 20.0);
     let all = [vectors(&texts[0]), vectors(&texts[1])];
@@ -123,8 +124,8 @@ fn a_cached_gradient_in_parts_is_that_of_the_whole_batch() {
 
 #[test]
 fn equal_vectors_have_finite_gradients() {
-    let x = Var::from_slice(&[0f32, 0., 1., 2.], (2, 2), &Device::Cpu).unwrap();
-    let y = Tensor::new(&[[3f32, 4.], [5., -6.]], &Device::Cpu).unwrap();
+    let x = Var::from_slice(&[0f32, 0., 1., 2.], (2, 2), &device()).unwrap();
+    let y = Tensor::new(&[[3f32, 4.], [5., -6.]], &device()).unwrap();
     for distance in [
         TripletDistance::Cosine,
         TripletDistance::Euclidean,
@@ -144,7 +145,7 @@ fn equal_vectors_have_finite_gradients() {
 #[test]
 fn wrong_shapes_are_refused() {
     let zeros = |shape: (usize, usize)| {
-        Tensor::zeros(shape, candle_blocks::candle_core::DType::F32, &Device::Cpu).unwrap()
+        Tensor::zeros(shape, candle_blocks::candle_core::DType::F32, &device()).unwrap()
     };
     let (a, b) = (zeros((3, 4)), zeros((2, 4)));
     let cosine = PairSimilarity::Cosine;

@@ -222,7 +222,9 @@ fn circles(arrows: &Arrows) -> BTreeSet<Vec<String>> {
         .filter(|(module, reached)| reached.contains(**module));
     in_circles
         .map(|(module, reached)| {
-            let back = reached.iter().filter(|other| all[other].contains(*module));
+            let is_back =
+                |other: &&Vec<String>| all.get(other).is_some_and(|of| of.contains(*module));
+            let back = reached.iter().filter(is_back);
             back.map(|other| other.join("::")).collect()
         })
         .collect()

@@ -6,49 +6,8 @@
 
 use std::ops::Range;
 
-use super::{BiasLayout, RelativeScores};
-use crate::products::View;
-use crate::vectors::{Slice, SliceMut, Stored};
-
-/// Query, key or value heads: one row per position, in which head `h` starts at column `offset + h · head_dim`.
-#[derive(Clone, Copy, Debug)]
-pub struct HeadRows<'a> {
-    /// All rows.
-    pub data: Slice<'a>,
-    /// Positions per sequence.
-    pub seq: usize,
-    /// Head count.
-    pub heads: usize,
-    /// Dimensions per head.
-    pub head_dim: usize,
-    /// The distance between rows, in elements.
-    pub row_stride: usize,
-    /// Head 0's first column.
-    pub offset: usize,
-}
-
-impl<'a> HeadRows<'a> {
-    /// Returns one head in one sequence, `[seq, head_dim]`.
-    pub(super) fn head<T: Stored>(&self, sequence: usize, head: usize) -> View<'a, T> {
-        self.positions((sequence, head), 0..self.seq)
-    }
-
-    /// Returns some positions in one sequence and head, `[positions, head_dim]`.
-    pub(super) fn positions<T: Stored>(
-        &self,
-        (sequence, head): (usize, usize),
-        positions: Range<usize>,
-    ) -> View<'a, T> {
-        let data = T::of_slice(self.data);
-        let row = sequence * self.seq + positions.start;
-        let start = row * self.row_stride + self.offset + head * self.head_dim;
-        View::new(
-            data.get(start..).unwrap_or(&[]),
-            (positions.len(), self.head_dim),
-            (self.row_stride, 1),
-        )
-    }
-}
+use super::{BiasLayout, HeadRows, RelativeScores};
+use crate::vectors::{Slice, SliceMut};
 
 /// A bias that is added to scores.
 #[derive(Clone, Copy, Debug)]

@@ -8,12 +8,13 @@ mod tile;
 
 use crate::cpu::Cpu;
 use crate::memory::{Recycled, lend, scratch::scratch};
-use crate::products::{Epilogue, Plain, View, multiply_views};
+use crate::products::Plain;
 use crate::rows::{activation::ActivationFunction, softmax::Normalizer};
 use crate::threads::{Shared, parallel};
 use crate::vectors::{Slice, SliceMut, Stored};
 
 use self::tile::{ROWS, Tile, queries_per_tile};
+use super::head_rows::{multiply, rows};
 use super::{AttentionGradients, BiasLayout, Differentiable, RelativeProducts};
 
 scratch! {
@@ -212,16 +213,6 @@ fn capped_slope<T: Plain>(cap: f64, capped: &[T], gradients: &mut [T]) {
         let tanh = capped / T::of(cap);
         *gradient = *gradient * (T::of(1.0) - tanh * tanh);
     }
-}
-
-/// Returns contiguous rows as a matrix `[data.len() / width, width]`.
-pub(super) fn rows<T: Copy>(data: &[T], width: usize) -> View<'_, T> {
-    View::row_major(data, data.len() / width.max(1), width)
-}
-
-/// Computes `y = a·b` on the calling thread, because tasks already run in parallel.
-pub(super) fn multiply<T: Plain>(cpu: Cpu, a: View<T>, b: View<T>, y: &mut [T]) {
-    multiply_views(cpu.alone(), a, b, &Epilogue::NONE, y);
 }
 
 #[cfg(test)]

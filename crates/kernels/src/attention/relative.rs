@@ -6,8 +6,7 @@
 
 use std::{iter::zip, ops::Range};
 
-use super::HeadRows;
-use super::recomputed::{multiply, rows};
+use super::head_rows::{HeadRows, multiply, rows};
 use crate::Cpu;
 use crate::memory::{Buffer, Recycled};
 use crate::products::Plain;

@@ -10,7 +10,7 @@ use crate::vectors::{Element, Stored};
 /// Gradients that several tasks add to.
 pub(super) struct SharedGradients<'a, T> {
     pub biases: Vec<BiasGradient<'a, T>>,
-    /// Those of the relative terms.
+    /// The relative terms' gradients.
     pub relative: Vec<TermGradients<'a, T>>,
     /// A value per query head.
     pub sinks: Option<Shared<'a, T>>,
