@@ -14,8 +14,9 @@ use crate::text::encoder::folder::Folder;
 use crate::text::encoder::reading::{LengthLimit, TextReading};
 use crate::{Checkpoint, CheckpointOptions, Loader, Weights};
 
-/// Options for opening a [`TextEmbedder`], a classifier, a [`TextRanker`], a [`MaskFiller`] or a [`TextGenerator`]. By default the
-/// files determine everything, and the model is packed in f32 for inference on the CPU.
+/// Options for opening a [`TextEmbedder`](super::TextEmbedder), a classifier, a [`TextRanker`](super::TextRanker), a
+/// [`MaskFiller`](super::MaskFiller) or a [`TextGenerator`](super::TextGenerator). By default the files determine everything, and
+/// the model is packed in f32 for inference on the CPU.
 ///
 /// ```no_run
 /// use candle_blocks::text::{Pooling, TextOptions};
