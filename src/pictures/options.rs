@@ -10,7 +10,7 @@ use crate::pictures::runs::ImageReader;
 use crate::pictures::{
     Backend, ImageClassifier, ImageEmbedder, ImageProcessor, ZeroShotImageClassifier,
 };
-use crate::text::{FunctionToApply, ScoreFunction, WeightForm};
+use crate::text::{FunctionToApply, ScoreFunction, WeightForm, without_effect};
 use crate::{Checkpoint, CheckpointOptions};
 
 /// Options for opening an [`ImageClassifier`], an [`ImageEmbedder`] or a [`ZeroShotImageClassifier`]. By default the files
@@ -145,10 +145,7 @@ impl ImageOptions {
     fn refuse_function(&self, result: &str) -> Result<()> {
         match self.function_to_apply {
             None => Ok(()),
-            Some(_) => {
-                let reason = format!("has no effect on {result}; leave it out");
-                Err(Error::input("function_to_apply", reason))
-            }
+            Some(_) => Err(without_effect("function_to_apply", result)),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::runs::ImageReader;
 use super::{ImageOptions, ImageProcessor};
 use crate::Checkpoint;
 use crate::config::Activation;
-use crate::error::{Error, Result, getters};
+use crate::error::{Result, getters};
 use crate::model::{TwoTowers, of_length_one};
 use crate::text::{HypothesisTemplate, RankedLabels, ScoreFunction, host};
 
@@ -84,25 +84,18 @@ impl ZeroShotImageClassifier {
     /// Returns the labels for each image, in the order of the images, the best first.
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] if there is no label, or an image cannot be preprocessed; [`Error::Text`] with the index of a label
-    /// that has too many tokens.
+    /// [`Error::InvalidInput`](crate::Error::InvalidInput) if there is no label, or an image cannot be preprocessed;
+    /// [`Error::Text`](crate::Error::Text) with the index of a label that has too many tokens.
     pub fn classify<L: AsRef<str>>(
         &self,
         images: &[Image],
         labels: &[L],
     ) -> Result<Vec<RankedLabels>> {
         let labels: Vec<&str> = labels.iter().map(AsRef::as_ref).collect();
-        if labels.is_empty() {
-            let reason = "missing; name at least one label";
-            return Err(Error::input("labels", reason));
-        }
+        let sentences = self.template.sentences(&labels)?;
         if images.is_empty() {
             return Ok(Vec::new());
         }
-        let sentences: Vec<String> = labels
-            .iter()
-            .map(|label| self.template.about(label))
-            .collect();
         let mut texts = Vec::new();
         self.labels
             .outputs(self.towers.text(), &sentences, |output| {

@@ -9,7 +9,8 @@ use super::Transcriber;
 use crate::config::Precision;
 use crate::error::{Error, Result, setters};
 use crate::generate::{SpeechRequest, SpeechTask};
-use crate::{Checkpoint, CheckpointOptions, Loader, Weights};
+use crate::text::WeightForm;
+use crate::{Checkpoint, CheckpointOptions, Loader};
 
 /// Options for opening a [`Transcriber`]. By default the files determine everything, transcripts have no times, and the model is
 /// packed in f32 for inference on the CPU.
@@ -42,19 +43,6 @@ pub enum TimestampKind {
     Segment,
     /// A beginning and an end for each word, by the model's cross-attention: `return_timestamps="word"` in transformers.
     Word,
-}
-
-/// The weights' form.
-#[derive(Clone, Debug)]
-enum WeightForm {
-    Packed(Precision),
-    Plain(DType, Device),
-}
-
-impl Default for WeightForm {
-    fn default() -> Self {
-        Self::Packed(Precision::F32)
-    }
 }
 
 impl FromStr for TimestampKind {
@@ -114,16 +102,10 @@ impl SpeechOptions {
 
     /// Returns the type and the device in which layers compute.
     pub(super) fn computation(&self) -> (DType, Device) {
-        match &self.form {
-            WeightForm::Packed(_) => (DType::F32, Device::Cpu),
-            WeightForm::Plain(dtype, device) => (*dtype, device.clone()),
-        }
+        (self.form.dtype(), self.form.device())
     }
 
     pub(super) fn loader<'c>(&self, checkpoint: &'c Checkpoint) -> Loader<'c> {
-        checkpoint.load(match &self.form {
-            WeightForm::Packed(precision) => Weights::Packed(*precision),
-            WeightForm::Plain(dtype, device) => Weights::Dense(*dtype, device),
-        })
+        checkpoint.load(self.form.weights())
     }
 }

@@ -42,4 +42,6 @@ pub use tokenizer::truncation::TruncationStrategy;
 pub use tokenizer::{TokenizedText, Tokenizer};
 
 #[cfg(feature = "media")]
-pub(crate) use {encoder::host, options::WeightForm, scoring::ScoreFunction};
+pub(crate) use {
+    encoder::host, options::WeightForm, options::without_effect, scoring::ScoreFunction,
+};

@@ -72,6 +72,15 @@ impl WeightForm {
         }
     }
 
+    /// Returns the device on which a model computes.
+    #[cfg(feature = "media")]
+    pub fn device(&self) -> Device {
+        match self {
+            Self::Packed(_) => Device::Cpu,
+            Self::Plain(_, device) => device.clone(),
+        }
+    }
+
     /// Returns the form for a loader.
     pub fn weights(&self) -> Weights<'_> {
         match self {
@@ -172,7 +181,7 @@ impl TextOptions {
 }
 
 /// Returns the error for an option that has no effect on a result.
-fn without_effect(option: &str, result: &str) -> Error {
+pub(crate) fn without_effect(option: &str, result: &str) -> Error {
     let reason = format!("has no effect on {result}; leave it out");
     Error::input(option, reason)
 }

@@ -96,6 +96,19 @@ impl HypothesisTemplate {
     pub fn about(&self, label: &str) -> String {
         self.around.join(label)
     }
+
+    /// Returns the sentence about each label.
+    ///
+    /// # Errors
+    /// If there is no label.
+    pub(crate) fn sentences(&self, labels: &[&str]) -> Result<Vec<String>> {
+        if labels.is_empty() {
+            let reason = "missing; name at least one label";
+            return Err(Error::input("labels", reason));
+        }
+        let labels = labels.iter();
+        Ok(labels.map(|label| self.about(label)).collect())
+    }
 }
 
 impl FromStr for HypothesisTemplate {
@@ -228,18 +241,11 @@ impl ZeroShotClassifier {
         labels: &[L],
     ) -> Result<Vec<RankedLabels>> {
         let labels: Vec<&str> = labels.iter().map(AsRef::as_ref).collect();
-        if labels.is_empty() {
-            let reason = "missing; name at least one label";
-            return Err(Error::input("labels", reason));
-        }
+        let sentences = self.template.sentences(&labels)?;
         if let Some(index) = texts.iter().position(|text| text.as_ref().is_empty()) {
             let reason = "is empty, and no label can fit it; leave it out, or give a text".into();
             return Err(Error::Text { index, reason });
         }
-        let sentences: Vec<String> = labels
-            .iter()
-            .map(|label| self.template.about(label))
-            .collect();
         let pairs = texts.iter().flat_map(|text| {
             let sentences = sentences.iter();
             sentences.map(|sentence| TextInput::Pair(text.as_ref(), sentence))
