@@ -1,16 +1,17 @@
 //! Gated delta rules.
 
 use candle_blocks_kernels::recurrence::{Rule, StateHeads};
-use candle_core::{Device, ModuleT, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
+use super::passes::passes;
 use super::recurrent::{ConvolvedProjection, Decay, RecurrentPass, in_heads, packed_norm};
 use crate::config::{
     Activation, GatedDeltaNetConfig, LinearConfig, NormConfig, Precision, getters,
 };
 use crate::layers::packed::{Packing, check_evaluation, packs};
 use crate::layers::visit::parts;
-use crate::layers::{ForwardContext, Linear, Norm, ParameterSource};
-use crate::layers::{pass::Origin, pass::Pass, state::LayerState};
+use crate::layers::{Linear, Norm, ParameterSource};
+use crate::layers::{pass::Pass, state::LayerState};
 use crate::ops::{Value, wide};
 
 /// A gated delta rule (Gated DeltaNet). [`GatedDeltaNetConfig`] has the formula.
@@ -125,26 +126,6 @@ impl GatedDeltaNet {
         [rows(keys), rows(keys), rows(values), state]
     }
 
-    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation())
-    }
-
-    /// Computes the delta rule with the context's padding mask and mode.
-    ///
-    /// # Shapes
-    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
-    ///
-    /// # Errors
-    /// If the last dimension is not `d_model`, the rank is above 3, a padding mask does not fit, or there is an additive
-    /// mask.
-    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        let pass = Pass::new(context, x.dims())?;
-        pass.through(Origin::new("gated delta rule", self.is_packed()), x, |x| {
-            self.apply(x, &pass, None, None)
-        })
-    }
-
     /// Factors of a state stay in f32 in every precision.
     pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
         let [of_query, of_key] = self.units.each_ref().map(packed_norm);
@@ -218,8 +199,4 @@ impl GatedDeltaNet {
 parts!(GatedDeltaNet: Self { query, key, value, gate, write, decay, output, .. }
     => [] [query, key, value, gate, write, decay, output]);
 
-impl ModuleT for GatedDeltaNet {
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation().with_train(train))
-    }
-}
+passes!(GatedDeltaNet, "gated delta rule");

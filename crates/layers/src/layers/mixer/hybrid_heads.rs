@@ -1,13 +1,14 @@
 //! Attention and Mamba-2 side by side on the same input.
 
-use candle_core::{ModuleT, Result, Tensor};
+use candle_core::Result;
 
+use super::passes::passes;
 use super::{Attention, Mamba2};
 use crate::config::{HybridHeadsConfig, Precision, getters};
+use crate::layers::ParameterSource;
 use crate::layers::packed::{Packing, packs};
 use crate::layers::visit::parts;
-use crate::layers::{ForwardContext, ParameterSource};
-use crate::layers::{pass::Origin, pass::Pass, state::LayerState};
+use crate::layers::{pass::Pass, state::LayerState};
 use crate::ops::Value;
 
 /// Attention and Mamba-2 side by side, whose outputs are added. [`HybridHeadsConfig`] has the formula.
@@ -70,26 +71,6 @@ impl HybridHeads {
         self.mamba.is_packed()
     }
 
-    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation())
-    }
-
-    /// Computes the output with the context's padding mask, positions and mode.
-    ///
-    /// # Shapes
-    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
-    ///
-    /// # Errors
-    /// If the last dimension is not `d_model`, the rank is above 3, a padding mask does not fit, or there is an additive
-    /// mask.
-    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        let pass = Pass::new(context, x.dims())?;
-        pass.through(Origin::new("hybrid heads", self.is_packed()), x, |x| {
-            self.apply(x, &pass, None, None)
-        })
-    }
-
     pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(Self {
             attention: self.attention.packed(packing)?,
@@ -119,8 +100,4 @@ impl HybridHeads {
 
 parts!(HybridHeads: Self { attention, mamba, .. } => [attention] [mamba]);
 
-impl ModuleT for HybridHeads {
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation().with_train(train))
-    }
-}
+passes!(HybridHeads, "hybrid heads");

@@ -1,14 +1,15 @@
 //! Mamba's state space model.
 
-use candle_core::{ModuleT, Result, Tensor};
+use candle_core::{Result, Tensor};
 use candle_nn::Init;
 
+use super::passes::passes;
 use super::recurrent::{ConvolvedProjection, RecurrentPass, packed_norm, single, widened};
 use crate::config::{Activation, LinearConfig, MambaConfig, NormConfig, Precision, getters};
 use crate::layers::packed::{Packing, check_evaluation, packs};
 use crate::layers::visit::parts;
-use crate::layers::{ForwardContext, Linear, Norm, ParameterSource};
-use crate::layers::{pass::Origin, pass::Pass, state::LayerState};
+use crate::layers::{Linear, Norm, ParameterSource};
+use crate::layers::{pass::Pass, state::LayerState};
 use crate::ops::{Value, record};
 
 /// Mamba's state space model. [`MambaConfig`] has the formula.
@@ -131,26 +132,6 @@ impl Mamba {
         [vec![taps - 1, d_inner], vec![state_dim, d_inner]]
     }
 
-    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation())
-    }
-
-    /// Computes the output with the context's padding mask and mode.
-    ///
-    /// # Shapes
-    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
-    ///
-    /// # Errors
-    /// If the last dimension is not `d_model`, the rank is above 3, a padding mask does not fit, or there is an additive
-    /// mask.
-    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        let pass = Pass::new(context, x.dims())?;
-        pass.through(Origin::new("Mamba", self.is_packed), x, |x| {
-            self.apply(x, &pass, None, None)
-        })
-    }
-
     pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(Self {
             config: self.config,
@@ -236,8 +217,4 @@ parts!(NormedProjection: Self { projection, .. } => [projection] []);
 parts!(Mamba: Self { value, gate, decay, key, query, step, output, .. }
     => [] [value, gate, decay, key, query, step, output]);
 
-impl ModuleT for Mamba {
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation().with_train(train))
-    }
-}
+passes!(Mamba, "Mamba");

@@ -1,9 +1,10 @@
 //! Mamba-2's state space model.
 
 use candle_blocks_kernels::recurrence::{Rule, StateHeads};
-use candle_core::{DType, ModuleT, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use candle_nn::Init;
 
+use super::passes::passes;
 use super::recurrent::{ConvolvedProjection, Decay, RecurrentPass};
 use super::recurrent::{in_heads, packed_norm, single, widened};
 use crate::config::{
@@ -11,8 +12,8 @@ use crate::config::{
 };
 use crate::layers::packed::{Packing, check_evaluation, packs};
 use crate::layers::visit::parts;
-use crate::layers::{ForwardContext, Linear, Norm, ParameterSource};
-use crate::layers::{pass::Origin, pass::Pass, state::LayerState};
+use crate::layers::{Linear, Norm, ParameterSource};
+use crate::layers::{pass::Pass, state::LayerState};
 use crate::ops::{Value, record, wide};
 
 /// Mamba-2's state space model. [`Mamba2Config`] has the formula.
@@ -134,26 +135,6 @@ impl Mamba2 {
         [rows(values), rows(keys), rows(keys), state]
     }
 
-    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation())
-    }
-
-    /// Computes the output with the context's padding mask and mode.
-    ///
-    /// # Shapes
-    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
-    ///
-    /// # Errors
-    /// If the last dimension is not `d_model`, the rank is above 3, a padding mask does not fit, or there is an additive
-    /// mask.
-    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        let pass = Pass::new(context, x.dims())?;
-        pass.through(Origin::new("Mamba-2", self.is_packed), x, |x| {
-            self.apply(x, &pass, None, None)
-        })
-    }
-
     pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
         let norm = self.norm.as_ref().map(GroupNorm::packed).transpose()?;
         Ok(Self {
@@ -257,8 +238,4 @@ impl GroupNorm {
 parts!(Mamba2: Self { value, key, query, gate, decay, output, .. }
     => [] [value, key, query, gate, decay, output]);
 
-impl ModuleT for Mamba2 {
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation().with_train(train))
-    }
-}
+passes!(Mamba2, "Mamba-2");

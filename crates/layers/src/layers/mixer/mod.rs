@@ -17,6 +17,7 @@ mod gated_delta_net;
 mod hybrid_heads;
 mod mamba;
 mod mamba2;
+mod passes;
 mod recurrent;
 mod short_convolution;
 

@@ -4,13 +4,14 @@ mod packed;
 
 use std::sync::Arc;
 
-use candle_core::{ModuleT, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use self::packed::PackedShortConvolution;
+use super::passes::passes;
 use crate::config::{Activation, LinearConfig, ShortConvolutionConfig, getters};
+use crate::layers::pass::Pass;
 use crate::layers::visit::parts;
-use crate::layers::{ForwardContext, Linear, ParameterSource, state::LayerState};
-use crate::layers::{pass::Origin, pass::Pass};
+use crate::layers::{Linear, ParameterSource, state::LayerState};
 use crate::ops::Value;
 
 /// A gated short convolution, LFM2's mixer. [`ShortConvolutionConfig`] has the formula.
@@ -92,26 +93,6 @@ impl ShortConvolution {
         [vec![self.config.taps - 1, self.config.d_model]]
     }
 
-    /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation())
-    }
-
-    /// Computes the convolution with the context's padding mask and mode.
-    ///
-    /// # Shapes
-    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
-    ///
-    /// # Errors
-    /// If the last dimension is not `d_model`, the rank is above 3, a padding mask does not fit, or there is an additive
-    /// mask.
-    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        let pass = Pass::new(context, x.dims())?;
-        pass.through(Origin::new("short convolution", self.is_packed()), x, |x| {
-            self.apply(x, &pass, None, None)
-        })
-    }
-
     /// Computes the output for positions after the state's, and adds it to `residual`.
     pub(super) fn apply(
         &self,
@@ -143,8 +124,4 @@ impl ShortConvolution {
 
 parts!(ShortConvolution: Self { input, output, packed, .. } => [packed] [input, output]);
 
-impl ModuleT for ShortConvolution {
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation().with_train(train))
-    }
-}
+passes!(ShortConvolution, "short convolution");
