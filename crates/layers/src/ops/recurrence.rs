@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::recurrence::{self, RecurrenceGradients, Rule, StateHeads, n_snapshots};
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 
+use super::backward::BackwardPass;
 use super::kernels::{Data, readable};
 use super::numbers::Numbers;
+use super::slot::Slot;
 use super::tape::Taped;
 use super::value::{Value, on_either};
 
@@ -74,28 +76,67 @@ impl Recurrence<'_> {
             (self.decay, n_values),
             (self.write, n_values),
         ];
-        let dtype = self.query.sum_type();
-        let (_, rows) = self.query.dims().split_last().unwrap_or((&1, &[]));
-        for (input, width) in inputs {
-            let dims = [rows, &[width]].concat();
-            if input.dims() != dims || input.dtype() != dtype {
-                bail!(
-                    "{OP}: an input is {:?} {:?}; expected {dtype:?} {dims:?}",
-                    input.dtype(),
-                    input.dims()
-                );
-            }
-        }
-        match self.state {
-            Some(state) if state.dims() != self.state_dims() || state.dtype() != dtype => bail!(
-                "{OP}: the state is {:?} {:?}; expected {dtype:?} {:?}",
-                state.dtype(),
-                state.dims(),
-                self.state_dims()
-            ),
-            _ => Ok(()),
+        check_inputs(OP, self.query, &inputs)?;
+        check_tensor(OP, "the state", self.state, self.query, &self.state_dims())
+    }
+}
+
+/// Checks that inputs have the rows of `like`, in the type of its sums, and these widths.
+pub(super) fn check_inputs(op: &str, like: &Value, inputs: &[(&Value, usize)]) -> Result<()> {
+    let dtype = like.sum_type();
+    let (_, rows) = like.dims().split_last().unwrap_or((&1, &[]));
+    for (input, width) in inputs {
+        let dims = [rows, &[*width]].concat();
+        if input.dims() != dims || input.dtype() != dtype {
+            bail!(
+                "{op}: an input is {:?} {:?}; expected {dtype:?} {dims:?}",
+                input.dtype(),
+                input.dims()
+            );
         }
     }
+    Ok(())
+}
+
+/// Checks a tensor beside the inputs, which has the type of the sums of `like`.
+pub(super) fn check_tensor(
+    op: &str,
+    name: &str,
+    tensor: Option<&Tensor>,
+    like: &Value,
+    dims: &[usize],
+) -> Result<()> {
+    let dtype = like.sum_type();
+    match tensor {
+        Some(tensor) if tensor.dims() != dims || tensor.dtype() != dtype => bail!(
+            "{op}: {name} is {:?} {:?}; expected {dtype:?} {dims:?}",
+            tensor.dtype(),
+            tensor.dims()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Returns a copy of the states before a pass, or zeros.
+pub(super) fn states(before: Option<&Tensor>, dtype: DType, dims: &[usize]) -> Result<Numbers> {
+    match before {
+        Some(before) => {
+            let before = readable(before.detach().contiguous()?)?;
+            Numbers::copied(before.read().slice())
+        }
+        None => Numbers::zeros(dtype, dims.iter().product()),
+    }
+}
+
+/// Adds the gradients of inputs to a pass, of those that have one.
+pub(super) fn add_asked<const N: usize>(
+    pass: &mut BackwardPass<Cpu>,
+    slots: &[Slot; N],
+    gradients: [Numbers; N],
+) -> Result<()> {
+    let each = slots.iter().zip(gradients);
+    each.filter(|(slot, _)| slot.place.is_some())
+        .try_for_each(|(slot, gradient)| pass.add(slot, gradient))
 }
 
 /// The kernel's inputs: queries, keys, values, decay and write.
@@ -130,13 +171,7 @@ impl Taped<Cpu> {
         let inputs = [self, key, value, decay, write];
         let (dtype, engine) = (self.dtype(), self.engine());
         let dims = of.state_dims();
-        let mut state = match of.state {
-            Some(state) => {
-                let state = readable(state.detach().contiguous()?)?;
-                Numbers::copied(state.read().slice())?
-            }
-            None => Numbers::zeros(dtype, dims.iter().product())?,
-        };
+        let mut state = states(of.state, dtype, &dims)?;
         let slots = inputs.map(|of| of.slot.clone());
         let asks = slots.each_ref().map(|slot| slot.place);
         let is_tracked = asks.iter().any(Option::is_some);
@@ -176,9 +211,7 @@ impl Taped<Cpu> {
                 };
                 rule.backward(pass.engine, snapshots.slice(), dy.slice(), to);
             });
-            let each = slots.iter().zip(gradients);
-            each.filter(|(slot, _)| slot.place.is_some())
-                .try_for_each(|(slot, gradient)| pass.add(slot, gradient))
+            add_asked(pass, &slots, gradients)
         });
         Ok((y, state.into_tensor(dims.to_vec())?))
     }

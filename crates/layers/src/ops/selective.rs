@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::recurrence::{self, SelectiveGradients, n_snapshots};
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 
-use super::kernels::{Data, readable};
+use super::kernels::Data;
 use super::numbers::Numbers;
+use super::recurrence::{add_asked, check_inputs, check_tensor, states};
 use super::tape::{Reads, Taped};
 use super::value::{Value, on_either};
 
@@ -51,41 +52,16 @@ impl SelectiveScan<'_> {
 
     fn check(&self) -> Result<()> {
         let [_, state_dim, channels] = self.state_dims();
-        let dtype = self.value.sum_type();
-        let (_, rows) = self.value.dims().split_last().unwrap_or((&1, &[]));
         let inputs = [
             (self.step, channels),
             (self.query, state_dim),
             (self.key, state_dim),
             (self.value, channels),
         ];
-        for (input, width) in inputs {
-            let dims = [rows, &[width]].concat();
-            if input.dims() != dims || input.dtype() != dtype {
-                bail!(
-                    "{OP}: an input is {:?} {:?}; expected {dtype:?} {dims:?}",
-                    input.dtype(),
-                    input.dims()
-                );
-            }
-        }
-        let of_states = self.state_dims();
-        let tensors = [
-            ("the rate", Some(self.rate), &[state_dim, channels][..]),
-            ("the state", self.state, &of_states),
-        ];
-        for (name, tensor, dims) in tensors {
-            if let Some(tensor) = tensor
-                && (tensor.dims() != dims || tensor.dtype() != dtype)
-            {
-                bail!(
-                    "{OP}: {name} is {:?} {:?}; expected {dtype:?} {dims:?}",
-                    tensor.dtype(),
-                    tensor.dims()
-                );
-            }
-        }
-        Ok(())
+        check_inputs(OP, self.value, &inputs)?;
+        let rate = [state_dim, channels];
+        check_tensor(OP, "the rate", Some(self.rate), self.value, &rate)?;
+        check_tensor(OP, "the state", self.state, self.value, &self.state_dims())
     }
 }
 
@@ -121,13 +97,7 @@ impl Taped<Cpu> {
         let (dtype, engine) = (self.dtype(), self.engine());
         let dims = of.state_dims();
         let [_, state_dim, channels] = dims;
-        let mut state = match of.state {
-            Some(state) => {
-                let state = readable(state.detach().contiguous()?)?;
-                Numbers::copied(state.read().slice())?
-            }
-            None => Numbers::zeros(dtype, dims.iter().product())?,
-        };
+        let mut state = states(of.state, dtype, &dims)?;
         let (rate, of_rate) = self.parameter(of.rate, Reads::Both)?;
         let inputs = [step, query, key, self];
         let slots = inputs.map(|of| of.slot.clone());
@@ -173,9 +143,7 @@ impl Taped<Cpu> {
             if of_rate.is_some() {
                 pass.add_parameter(of_rate, of_rates)?;
             }
-            let each = slots.iter().zip(gradients);
-            each.filter(|(slot, _)| slot.place.is_some())
-                .try_for_each(|(slot, gradient)| pass.add(slot, gradient))
+            add_asked(pass, &slots, gradients)
         });
         Ok((y, state.into_tensor(dims.to_vec())?))
     }
