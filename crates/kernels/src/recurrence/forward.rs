@@ -209,18 +209,9 @@ where
             value_dim,
             ..
         } = self.heads;
-        let rows_of_state = self.sequences.len() * n_values * key_dim;
-        let state = Target::row_major(T::of_slice_mut(state), rows_of_state, value_dim);
-        let y = T::of_slice_mut(y);
-        let n_visited: usize = self.sequences.iter().map(Vec::len).sum();
-        if n_visited < self.n_rows() {
-            y.fill(T::ZERO);
-        }
-        let y = Target::row_major(y, self.n_rows(), n_values * value_dim);
-        let n_kept = n_snapshots(self.sequences) * n_values * key_dim;
-        let snapshots = snapshots.map(T::of_slice_mut);
-        let snapshots = snapshots.map(|all| Target::row_major(all, n_kept, value_dim));
-        let firsts = first_snapshots(self.sequences);
+        let dims = [n_values * key_dim, value_dim];
+        let to = Targets::new(self.sequences, dims, state, snapshots);
+        let y = rows_of(self.sequences, self.n_rows(), n_values * value_dim, y);
         let threads = cpu.for_work(self.work()).threads;
         parallel::for_tasks(threads, self.sequences.len() * n_values, |task| {
             let (sequence, head) = (task / n_values, task % n_values);
@@ -229,13 +220,56 @@ where
                     of: self,
                     at: (sequence, head),
                     memory,
-                    state: &state,
+                    state: &to.state,
                     y: &y,
-                    snapshots: snapshots.as_ref().map(|all| (all, firsts[sequence])),
+                    snapshots: to.snapshots(sequence),
                 });
             });
         });
     }
+}
+
+/// The states that a forward pass replaces and keeps.
+pub(super) struct Targets<'a, T> {
+    pub state: Target<'a, T>,
+    snapshots: Option<Target<'a, T>>,
+    firsts: Vec<usize>,
+}
+
+impl<'a, T: Stored> Targets<'a, T> {
+    /// Returns the places of states with `rows` rows of `width` columns for each sequence.
+    pub fn new(
+        sequences: &[Vec<u32>],
+        [rows, width]: [usize; 2],
+        state: SliceMut<'a>,
+        snapshots: Option<SliceMut<'a>>,
+    ) -> Self {
+        let target = |of, n: usize| Target::row_major(T::of_slice_mut(of), n * rows, width);
+        Self {
+            state: target(state, sequences.len()),
+            snapshots: snapshots.map(|all| target(all, n_snapshots(sequences))),
+            firsts: first_snapshots(sequences),
+        }
+    }
+
+    /// Returns all snapshots, and a sequence's first.
+    pub fn snapshots(&self, sequence: usize) -> Option<(&Target<'a, T>, usize)> {
+        Some((self.snapshots.as_ref()?, self.firsts[sequence]))
+    }
+}
+
+/// Returns the places of the rows of `y`, which become zeros if some are outside all sequences.
+pub(super) fn rows_of<'a, T: Stored + Real>(
+    sequences: &[Vec<u32>],
+    n_rows: usize,
+    width: usize,
+    y: SliceMut<'a>,
+) -> Target<'a, T> {
+    let y = T::of_slice_mut(y);
+    if sequences.iter().map(Vec::len).sum::<usize>() < n_rows {
+        y.fill(T::ZERO);
+    }
+    Target::row_major(y, n_rows, width)
 }
 
 /// The forward pass for one head in one sequence.

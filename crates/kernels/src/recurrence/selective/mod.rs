@@ -3,7 +3,7 @@
 //! one piece.
 
 use super::columns::{self, Columns};
-use super::forward::{CHUNK, first_snapshots, n_snapshots};
+use super::forward::{CHUNK, Targets, rows_of};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};
@@ -166,18 +166,8 @@ where
 {
     fn forward(&self, cpu: Cpu, state: SliceMut, y: SliceMut, snapshots: Option<SliceMut>) {
         let (n, channels) = (self.state_dim, self.channels);
-        let state = T::of_slice_mut(state);
-        let state = Target::row_major(state, self.sequences.len() * n, channels);
-        let y = T::of_slice_mut(y);
-        let n_visited: usize = self.sequences.iter().map(Vec::len).sum();
-        if n_visited < self.n_rows() {
-            y.fill(T::ZERO);
-        }
-        let y = Target::row_major(y, self.n_rows(), channels);
-        let n_kept = n_snapshots(self.sequences) * n;
-        let snapshots = snapshots.map(T::of_slice_mut);
-        let snapshots = snapshots.map(|all| Target::row_major(all, n_kept, channels));
-        let firsts = first_snapshots(self.sequences);
+        let to = Targets::new(self.sequences, [n, channels], state, snapshots);
+        let y = rows_of(self.sequences, self.n_rows(), channels, y);
         let (threads, n_parts) = (cpu.for_work(self.work()).threads, self.n_parts());
         parallel::for_tasks(threads, self.sequences.len() * n_parts, |task| {
             let (sequence, part) = (task / n_parts, task % n_parts);
@@ -186,9 +176,9 @@ where
                     of: self,
                     at: (sequence, part),
                     memory,
-                    state: &state,
+                    state: &to.state,
                     y: &y,
-                    snapshots: snapshots.as_ref().map(|all| (all, firsts[sequence])),
+                    snapshots: to.snapshots(sequence),
                 });
             });
         });

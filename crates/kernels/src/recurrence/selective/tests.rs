@@ -1,4 +1,5 @@
 use super::*;
+use crate::recurrence::n_snapshots;
 use crate::recurrence::tests::{Precise, distance, slopes, typed};
 use crate::reference::{assert_same, assert_share, normal, on, softplus};
 use crate::vectors::Isa;
