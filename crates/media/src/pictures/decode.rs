@@ -14,6 +14,12 @@ use super::jpeg;
 /// The most pixels that an image may have. PIL refuses larger ones as a "decompression bomb".
 const MAX_PIXELS: u64 = 178_956_970;
 
+/// The most pixels for each byte of a file: those of a PNG file with one bit for each, which deflate makes 1,032 times smaller.
+const MAX_PIXELS_PER_BYTE: u64 = 8 * 1032;
+
+/// The pixels from which a file is compared with its size. A small GIF file may have a larger canvas than its first image.
+const COMPARED_FROM: u64 = 1 << 24;
+
 /// The formats that are read. The first bytes tell them apart.
 const FORMATS: [ImageFormat; 5] = [
     ImageFormat::Png,
@@ -82,6 +88,14 @@ impl Image {
         if n_pixels == 0 {
             return Err(fail(format!(
                 "has {width} x {height} pixels, expected at least one"
+            )));
+        }
+        // Lossless WebP can describe any image of one color in the same few bytes.
+        let most = bytes.len() as u64 * MAX_PIXELS_PER_BYTE;
+        if format != ImageFormat::WebP && n_pixels > COMPARED_FROM.max(most) {
+            let n_bytes = bytes.len();
+            return Err(fail(format!(
+                "says that it has {width} x {height} pixels, which its {n_bytes} bytes cannot hold: it is cut off or damaged"
             )));
         }
         let orientation = decoder.orientation().map_err(damaged)?;
