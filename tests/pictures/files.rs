@@ -71,3 +71,14 @@ fn an_image_with_too_many_pixels_is_refused_before_it_takes_memory() {
     let refused = message(Image::open(&path));
     assert_says(refused, &["large.png", "30000 x 30000", "178956970"]);
 }
+
+#[test]
+fn a_file_too_small_for_its_pixels_is_refused_before_it_takes_memory() {
+    // The header of a GIF file, as the fuzzer found it.
+    let gif = *b"GIF87a\x1a\xff\x74\x0a\x00\xe9\xff\xff\xe9\xffDT";
+    let refused = message(Image::decode("small.gif", &gif));
+    assert_says(
+        refused,
+        &["small.gif", "65306 x 2676", "18 bytes cannot hold"],
+    );
+}

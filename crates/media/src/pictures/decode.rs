@@ -45,8 +45,8 @@ impl Image {
     /// gives its first image.
     ///
     /// # Errors
-    /// If the bytes have another format, are damaged or cut off, or the image has more than 178,956,970 pixels, as in PIL. The
-    /// message begins with `name`.
+    /// If the bytes have another format, are damaged, cut off or too few for the pixels that they announce, or the image has more
+    /// than 178,956,970 pixels, as in PIL. The message begins with `name`.
     pub fn decode(name: &str, bytes: &[u8]) -> Result<Self> {
         let fail = |reason: String| Error::input(name, reason);
         if bytes.is_empty() {
@@ -91,9 +91,9 @@ impl Image {
             )));
         }
         // Lossless WebP can describe any image of one color in the same few bytes.
-        let most = bytes.len() as u64 * MAX_PIXELS_PER_BYTE;
-        if format != ImageFormat::WebP && n_pixels > COMPARED_FROM.max(most) {
-            let n_bytes = bytes.len();
+        let n_bytes = bytes.len() as u64;
+        let most = COMPARED_FROM.max(n_bytes * MAX_PIXELS_PER_BYTE);
+        if format != ImageFormat::WebP && n_pixels > most {
             return Err(fail(format!(
                 "says that it has {width} x {height} pixels, which its {n_bytes} bytes cannot hold: it is cut off or damaged"
             )));
