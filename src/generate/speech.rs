@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::checkpoint::config_json::ConfigJson;
-use crate::error::{Error, Result};
+use crate::error::{Result, from_name};
 
 /// Keys in Whisper's `generation_config.json` that change no token for audio with a single segment: keys for timestamps, for
 /// longer audio and for temperature fallback.
@@ -62,18 +62,7 @@ impl SpeechTask {
     }
 }
 
-impl std::str::FromStr for SpeechTask {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        let all = [Self::Transcribe, Self::Translate];
-        let known = all.into_iter().find(|task| task.name() == name);
-        known.ok_or_else(|| {
-            let reason = format!("found {name:?}, expected \"transcribe\" or \"translate\"");
-            Error::input("task", reason)
-        })
-    }
-}
+from_name!(SpeechTask, "task", "transcribe" => Self::Transcribe, "translate" => Self::Translate);
 
 impl SpeechStart {
     /// Reads the keys of `generation_config.json`, and the older key that `config.json` may hold.

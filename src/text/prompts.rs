@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, from_name};
 
 /// The texts' role in a search: sentence-transformers' `task`.
 ///
@@ -42,21 +41,7 @@ impl fmt::Display for TextRole {
     }
 }
 
-impl FromStr for TextRole {
-    type Err = Error;
-
-    /// Reads sentence-transformers' name.
-    ///
-    /// # Errors
-    /// [`Error::InvalidInput`] if it is not one.
-    fn from_str(name: &str) -> Result<Self> {
-        let mut all = [Self::Query, Self::Document].into_iter();
-        all.find(|role| role.name() == name).ok_or_else(|| {
-            let reason = format!("{name:?} is unknown; expected query or document");
-            Error::input("task", reason)
-        })
-    }
-}
+from_name!(TextRole, "task", "query" => Self::Query, "document" => Self::Document);
 
 /// The prompts that a model's files name.
 #[derive(Clone, Debug, Default)]

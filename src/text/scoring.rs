@@ -1,12 +1,10 @@
 //! Converts logits, and vectors of tokens, to scores.
 
-use std::str::FromStr;
-
 use candle_core::{DType, Device, Tensor};
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::config::Activation;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, from_name};
 use crate::ops;
 use crate::text::sentences::stages::VectorMap;
 
@@ -104,25 +102,11 @@ pub enum FunctionToApply {
     None,
 }
 
-impl FromStr for FunctionToApply {
-    type Err = Error;
-
-    /// Reads transformers' name.
-    ///
-    /// # Errors
-    /// [`Error::InvalidInput`] if it is not one.
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "sigmoid" => Ok(Self::Sigmoid),
-            "softmax" => Ok(Self::Softmax),
-            "none" => Ok(Self::None),
-            _ => {
-                let reason = format!("{name:?} is unknown; expected sigmoid, softmax or none");
-                Err(Error::input("function_to_apply", reason))
-            }
-        }
-    }
-}
+from_name!(FunctionToApply, "function_to_apply",
+    "sigmoid" => Self::Sigmoid,
+    "softmax" => Self::Softmax,
+    "none" => Self::None,
+);
 
 impl From<FunctionToApply> for ScoreFunction {
     fn from(function: FunctionToApply) -> Self {

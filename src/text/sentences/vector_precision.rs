@@ -1,11 +1,9 @@
 //! Quantizes texts' vectors, as sentence-transformers' `quantize_embeddings` does:
 //! <https://github.com/huggingface/sentence-transformers/blob/v5.1.0/sentence_transformers/quantization.py>.
 
-use std::str::FromStr;
-
 use candle_core::Tensor;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, from_name};
 use crate::text::encoder::host;
 
 /// A quantized vector's precision.
@@ -59,27 +57,12 @@ impl QuantizedVectors {
     }
 }
 
-impl FromStr for VectorPrecision {
-    type Err = Error;
-
-    /// Reads sentence-transformers' name.
-    ///
-    /// # Errors
-    /// [`Error::InvalidInput`] if it is not one.
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "int8" => Ok(Self::Int8),
-            "uint8" => Ok(Self::Uint8),
-            "binary" => Ok(Self::Binary),
-            "ubinary" => Ok(Self::Ubinary),
-            _ => {
-                let reason =
-                    format!("{name:?} is unknown; expected int8, uint8, binary or ubinary");
-                Err(Error::input("precision", reason))
-            }
-        }
-    }
-}
+from_name!(VectorPrecision, "precision",
+    "int8" => Self::Int8,
+    "uint8" => Self::Uint8,
+    "binary" => Self::Binary,
+    "ubinary" => Self::Ubinary,
+);
 
 impl VectorPrecision {
     /// Returns whether bytes are signed.
