@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use self::unfinished::TemporaryFile;
 use crate::bytes::header::MAX_HEADER_BYTES;
+use crate::python::numpy;
 
 #[doc(hidden)]
 pub mod reserved;
@@ -187,6 +188,18 @@ fn write_file(
 pub fn write_tensor(name: &str, tensor: &Tensor, write: &mut Sink) -> Result<()> {
     let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
     write_contiguous(name, &tensor, write)
+}
+
+/// Returns the bytes before a tensor's values in NumPy's format (`.npy`): those that `numpy.save` writes.
+///
+/// # Errors
+/// If NumPy has no such dtype.
+#[doc(hidden)]
+pub fn npy_header(record: &TensorRecord) -> Result<Vec<u8>> {
+    numpy::header(record.dtype, &record.shape).ok_or_else(|| {
+        let reason = format!("NumPy has no {:?}; convert it to f32", record.dtype);
+        Error::input(&record.name, reason)
+    })
 }
 
 /// Returns the header's length, the header, and spaces up to the alignment.

@@ -166,3 +166,95 @@ fn array(
         n_bytes,
     })
 }
+
+/// Returns the bytes before an array's values, as `numpy.save` writes them; `None` for a dtype that NumPy does not have.
+pub(crate) fn header(dtype: Dtype, shape: &[usize]) -> Option<Vec<u8>> {
+    /// The values begin at a multiple of this.
+    const ALIGNMENT: usize = 64;
+    /// NumPy leaves space for a first dimension with this many digits.
+    const DIGITS: usize = 21;
+    let (characters, _) = TYPES.iter().find(|(_, known)| *known == dtype)?;
+    let order = if dtype.bitsize() == 8 { '|' } else { '<' };
+    let dims = match shape {
+        [one] => format!("{one},"),
+        _ => shape
+            .iter()
+            .map(usize::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
+    };
+    let space = shape.first().map_or(0, |n| DIGITS - n.to_string().len());
+    let text = format!(
+        "{{'descr': '{order}{characters}', 'fortran_order': False, 'shape': ({dims}), }}{:space$}",
+        ""
+    );
+    let n_start = MAGIC.len() + 4;
+    let n_padding = ALIGNMENT - (n_start + text.len() + 1) % ALIGNMENT;
+    let length = u16::try_from(text.len() + n_padding + 1).ok()?;
+    let mut bytes = [MAGIC, &[1, 0], &length.to_le_bytes(), text.as_bytes()].concat();
+    bytes.resize(bytes.len() + n_padding, b' ');
+    bytes.push(b'\n');
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_those_of_numpy() {
+        // The beginnings of files by numpy.save (NumPy 2.4): the text, and the length of all.
+        for (dtype, shape, text, length) in [
+            (
+                Dtype::F32,
+                vec![4, 12],
+                "{'descr': '<f4', 'fortran_order': False, 'shape': (4, 12), }",
+                128,
+            ),
+            (
+                Dtype::I8,
+                vec![100000, 384],
+                "{'descr': '|i1', 'fortran_order': False, 'shape': (100000, 384), }",
+                128,
+            ),
+            (
+                Dtype::U8,
+                vec![3],
+                "{'descr': '|u1', 'fortran_order': False, 'shape': (3,), }",
+                128,
+            ),
+            (
+                Dtype::F64,
+                vec![],
+                "{'descr': '<f8', 'fortran_order': False, 'shape': (), }",
+                128,
+            ),
+            (
+                Dtype::I64,
+                vec![0, 7],
+                "{'descr': '<i8', 'fortran_order': False, 'shape': (0, 7), }",
+                128,
+            ),
+            (
+                Dtype::F32,
+                vec![1234, 2, 3, 5, 6],
+                "{'descr': '<f4', 'fortran_order': False, 'shape': (1234, 2, 3, 5, 6), }",
+                128,
+            ),
+        ] {
+            let found = header(dtype, &shape).unwrap();
+            assert_eq!(found.len(), length);
+            let said = [
+                MAGIC,
+                &[1, 0],
+                &(length as u16 - 10).to_le_bytes(),
+                text.as_bytes(),
+            ];
+            let said = said.concat();
+            assert_eq!(found[..said.len()], said);
+            let (last, padding) = found[said.len()..].split_last().unwrap();
+            assert!(*last == b'\n' && padding.iter().all(|&byte| byte == b' '));
+        }
+        assert_eq!(header(Dtype::BF16, &[2]), None);
+    }
+}
