@@ -61,6 +61,8 @@ impl SpeechRequest {
         for (key, default) in missing.into_iter().flatten() {
             json = json.with(key, default);
         }
+        // A transcriber detects silence itself.
+        json = json.without("no_speech_threshold");
         // The request decides about timestamps.
         for key in ["return_timestamps", "return_token_timestamps"] {
             if json.at(key).is_some() {
@@ -88,8 +90,6 @@ impl SpeechRequest {
         if self.timestamps == Timestamps::None {
             return Ok(());
         }
-        // Windows after the first would begin with the tokens before them.
-        json.only("condition_on_prev_tokens", &[false.into()])?;
         let key = "no_timestamps_token_id";
         let Some(no_timestamps) = json.parsed::<u32>(key)? else {
             return Err(json.error(&[key], "missing; timestamps need it"));

@@ -57,6 +57,11 @@ impl Ctc {
                 "a model with a CTC head has no languages, tasks and beams; leave them out",
             );
         }
+        if options.decoding != Default::default() {
+            return refused(
+                "a model with a CTC head has no temperatures, thresholds and prompts; leave them out",
+            );
+        }
         let Some(json) = checkpoint.config_json()? else {
             return refused("the checkpoint has no config.json");
         };

@@ -17,9 +17,11 @@
 
 mod alignment;
 mod chunks;
+mod context;
 mod ctc;
 mod ctc_vocabulary;
 mod dynamic_time_warping;
+mod fallback;
 mod options;
 mod outer_tensors;
 mod processor_config;
@@ -31,6 +33,7 @@ mod whisper;
 mod words;
 
 pub use candle_blocks_media::sound::Audio;
+pub use context::PromptCondition;
 pub use options::{SpeechOptions, TimestampKind};
 pub use transcriber::Transcriber;
 pub use transcript::{Chunk, Transcript};

@@ -1,13 +1,12 @@
 //! Options for opening a speech model.
 
 use std::path::Path;
-use std::str::FromStr;
 
 use candle_core::{DType, Device};
 
-use super::Transcriber;
+use super::{PromptCondition, Transcriber};
 use crate::config::Precision;
-use crate::error::{Error, Result, setters};
+use crate::error::{Result, from_name, setters};
 use crate::generate::{SpeechRequest, SpeechTask};
 use crate::text::WeightForm;
 use crate::{Checkpoint, CheckpointOptions, Loader};
@@ -30,6 +29,19 @@ pub struct SpeechOptions {
     pub(super) request: SpeechRequest,
     pub(super) timestamps: TimestampKind,
     pub(super) beams: Option<usize>,
+    pub(super) decoding: DecodingOptions,
+}
+
+/// The settings for decoding Whisper's windows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct DecodingOptions {
+    pub(super) temperatures: Option<Vec<f64>>,
+    pub(super) compression_ratio_threshold: Option<f64>,
+    pub(super) logprob_threshold: Option<f64>,
+    pub(super) no_speech_threshold: Option<f64>,
+    pub(super) condition_on_prev_tokens: Option<bool>,
+    pub(super) prompt: Option<String>,
+    pub(super) prompt_condition: PromptCondition,
 }
 
 /// The transcript's parts that have times.
@@ -45,21 +57,11 @@ pub enum TimestampKind {
     Word,
 }
 
-impl FromStr for TimestampKind {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "none" => Ok(Self::None),
-            "segment" => Ok(Self::Segment),
-            "word" => Ok(Self::Word),
-            _ => {
-                let reason = format!("found {name:?}, expected \"none\", \"segment\" or \"word\"");
-                Err(Error::input("timestamps", reason))
-            }
-        }
-    }
-}
+from_name!(TimestampKind, "timestamps",
+    "none" => Self::None,
+    "segment" => Self::Segment,
+    "word" => Self::Word,
+);
 
 impl SpeechOptions {
     setters! {
@@ -71,6 +73,26 @@ impl SpeechOptions {
         timestamps(timestamps: TimestampKind) => timestamps = timestamps;
         /// Sets how many beams search. Without it, the files set one; if they do not, 5 as in transformers' pipeline.
         beams(beams: usize) => beams = Some(beams);
+        /// Sets the temperatures for decoding a Whisper window: the first, and one after another while a threshold below is passed.
+        /// At 0 the most likely tokens are searched, above it tokens are sampled, always the same for the same window. Without
+        /// this, 0 alone: transformers' `temperature`, for which OpenAI takes 0, 0.2, 0.4, 0.6, 0.8 and 1.
+        temperatures(temperatures: impl Into<Vec<f64>>) => decoding.temperatures = Some(temperatures.into());
+        /// Decodes a window again whose tokens zlib makes smaller by more than this factor: `compression_ratio_threshold` in
+        /// transformers (1.35), and by default in the files. Ratios above 1 are zlib's within 5 %.
+        compression_ratio_threshold(ratio: f64) => decoding.compression_ratio_threshold = Some(ratio);
+        /// Decodes a window again whose tokens' mean log probability is below this: `logprob_threshold` in transformers (-1), and by
+        /// default in the files.
+        logprob_threshold(mean: f64) => decoding.logprob_threshold = Some(mean);
+        /// Leaves out a window below the threshold for log probabilities whose probability of silence is above this:
+        /// `no_speech_threshold` in transformers (0.6), and by default in the files.
+        no_speech_threshold(probability: f64) => decoding.no_speech_threshold = Some(probability);
+        /// Lets each window of a long clip read the text of the windows before it, or not: `condition_on_prev_tokens` in
+        /// transformers, and by default in the files. A window that was sampled at 0.5 or above is not read.
+        condition_on_prev_tokens(reads: bool) => decoding.condition_on_prev_tokens = Some(reads);
+        /// Sets a text that seems to precede the clip, such as names in it: `prompt_ids` in transformers.
+        prompt(text: impl Into<String>) => decoding.prompt = Some(text.into());
+        /// Sets which windows the prompt precedes, if they read earlier text.
+        prompt_condition(condition: PromptCondition) => decoding.prompt_condition = condition;
     }
 
     /// Sets the language that is spoken, by its name or code. Without it, Whisper detects one for each clip.

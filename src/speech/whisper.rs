@@ -10,13 +10,16 @@ use candle_core::{Device, Tensor};
 
 use super::alignment::Alignment;
 use super::chunks::{Splitting, TimestampTokens, TokenChunk, decoded, rounded, split};
+use super::context::Context;
+use super::fallback::Fallback;
 use super::segments::{INPUT_STRIDE, kept};
 use super::words::words;
 use super::{Chunk, SpeechOptions, TimestampKind, Transcript, processor_config};
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::config_json::ConfigJson;
 use crate::config::EmbeddingsConfig;
 use crate::error::{Error, Result};
-use crate::generate::{BeamOptions, GenerationOptions, Generator, Sampler};
+use crate::generate::{BeamOptions, GenerationOptions, Generator, max_positions};
 use crate::model::{Encoded, ModelInput, Seq2Seq};
 use crate::text::Tokenizer;
 
@@ -36,6 +39,8 @@ pub(super) struct Whisper {
     plain: Generator,
     /// The generator that writes timestamps, or why the model has none.
     timed: std::result::Result<Generator, String>,
+    fallback: Fallback,
+    context: Context,
     /// For word times.
     alignment: Option<Alignment>,
 }
@@ -77,6 +82,19 @@ impl Whisper {
             TimestampKind::Word => Some(Alignment::open(checkpoint, model.decoder())?),
             TimestampKind::None | TimestampKind::Segment => None,
         };
+        let path = folder.join("generation_config.json");
+        let settings = ConfigJson::open_named(&path)?
+            .unwrap_or_else(|| ConfigJson::given(&path, serde_json::json!({})));
+        let (n_tokens, positions) = match &model.decoder().config().embeddings {
+            EmbeddingsConfig::Tokens(tokens) => (
+                tokens.n_tokens,
+                max_positions(model.decoder()).unwrap_or(usize::MAX),
+            ),
+            _ => (0, usize::MAX),
+        };
+        let suppressed = (&tokenizer, plain.suppressed.as_slice());
+        let context = Context::new(&settings, &options.decoding, suppressed, positions)?;
+        let fallback = Fallback::new(&settings, &options.decoding, n_tokens)?;
         let decoder = Arc::new(model.decoder().clone());
         let generator = |mut generation: GenerationOptions| {
             if let Some(beams) = options.beams {
@@ -103,6 +121,8 @@ impl Whisper {
             log_mel,
             window,
             kind: options.timestamps,
+            fallback,
+            context,
             alignment,
         })
     }
@@ -195,24 +215,29 @@ impl Whisper {
         };
         let (mut tokens, mut times) = (Vec::new(), Vec::new());
         let (mut at, mut beginning) = (0, None);
+        let (mut history, mut has_sampled) = (self.context.begin(), false);
         while at < spectrogram.n_frames {
             let n_frames = self.window.min(spectrogram.n_frames - at);
             let encoded = self.encoded(spectrogram, at, n_frames)?;
-            let prompts = match &beginning {
-                Some(prompts) => prompts,
+            let own = match &beginning {
+                Some(own) => own,
                 // A clip has its first window's language.
-                None => beginning.insert(generator.beginnings(&encoded)?),
+                None => beginning.insert(generator.beginnings(&encoded)?.swap_remove(0)),
             };
-            let mut generation =
-                generator.start_with_encoder(encoded.clone(), prompts, Sampler::greedy())?;
-            for step in &mut generation {
-                step?;
-            }
+            let earlier = history.before();
+            let prompt = [&earlier[..], own].concat();
+            let window = (prompt.as_slice(), earlier.len());
+            let (new, temperature) =
+                (self.fallback).decode(generator, &encoded, window, &mut has_sampled)?;
+            history.end_window(temperature);
+            let Some(mut new) = new else {
+                at += n_frames;
+                continue;
+            };
             let mut all_times = Vec::new();
-            let mut new = generation.into_tokens().swap_remove(0);
             if let Some(alignment) = &self.alignment {
                 let heard = n_heard.min(spectrogram.n_frames) as isize - at as isize;
-                let prompt = (prompts[0].as_slice(), new.as_slice());
+                let prompt = (prompt.as_slice(), new.as_slice());
                 let of_new = alignment.times(generator.model(), &encoded, prompt, heard)?;
                 // transformers adds in f32.
                 let offset = (at as f64 * SECONDS_PER_FRAME) as f32;
@@ -223,8 +248,11 @@ impl Whisper {
             }
             new.pop_if(|last| generator.options().stop_tokens.contains(last));
             let kept = kept(&new, self.first_timestamp(), n_frames);
-            times.extend_from_slice(all_times.get(kept.tokens.clone()).unwrap_or_default());
-            tokens.extend_from_slice(&new[kept.tokens]);
+            times.extend_from_slice(all_times.get(kept.tokens()).unwrap_or_default());
+            for segment in &kept.segments {
+                history.add(&new[segment.clone()], self.first_timestamp());
+            }
+            tokens.extend_from_slice(&new[kept.tokens()]);
             at += kept.n_frames;
         }
         Ok(Spoken { tokens, times })

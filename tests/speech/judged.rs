@@ -3,7 +3,7 @@
 use std::fs;
 
 use candle_blocks::generate::SpeechTask;
-use candle_blocks::speech::{Audio, SpeechOptions, TimestampKind, Transcript};
+use candle_blocks::speech::{Audio, PromptCondition, SpeechOptions, TimestampKind, Transcript};
 use serde_json::Value;
 
 use crate::sounds::samples;
@@ -20,6 +20,31 @@ fn options(case: &Value) -> SpeechOptions {
     }
     if let Some(task) = case.get("task") {
         options = options.task(task.as_str().unwrap().parse::<SpeechTask>().unwrap());
+    }
+    let number = |key: &str| case.get(key).map(|value| value.as_f64().unwrap());
+    if let Some(temperatures) = case.get("temperature") {
+        let numbers = temperatures.as_array().unwrap().iter();
+        let numbers: Vec<f64> = numbers.map(|number| number.as_f64().unwrap()).collect();
+        options = options.temperatures(numbers);
+    }
+    if let Some(ratio) = number("compression_ratio_threshold") {
+        options = options.compression_ratio_threshold(ratio);
+    }
+    if let Some(mean) = number("logprob_threshold") {
+        options = options.logprob_threshold(mean);
+    }
+    if let Some(probability) = number("no_speech_threshold") {
+        options = options.no_speech_threshold(probability);
+    }
+    if let Some(reads) = case.get("condition_on_prev_tokens") {
+        options = options.condition_on_prev_tokens(reads.as_bool().unwrap());
+    }
+    if let Some(prompt) = case.get("prompt") {
+        options = options.prompt(prompt.as_str().unwrap());
+    }
+    if let Some(condition) = case.get("prompt_condition_type") {
+        let condition = condition.as_str().unwrap();
+        options = options.prompt_condition(condition.parse::<PromptCondition>().unwrap());
     }
     options.timestamps(match case.get("return_timestamps") {
         None => TimestampKind::None,

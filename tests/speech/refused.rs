@@ -1,6 +1,6 @@
 //! Audio, settings and models that are refused.
 
-use candle_blocks::speech::{Audio, SpeechOptions, TimestampKind, Transcriber};
+use candle_blocks::speech::{Audio, PromptCondition, SpeechOptions, TimestampKind, Transcriber};
 
 use crate::sounds::samples;
 use crate::weights::{is_present, weights};
@@ -71,11 +71,18 @@ fn models_and_settings_without_speech_are_refused_by_name() {
 
     let path = weights("speech/whisper/generation_config.json");
     let keys = std::fs::read_to_string(path).unwrap();
-    let keys = keys.replacen('{', "{\"condition_on_prev_tokens\": true,", 1);
+    let silent = keys.replacen('{', "{\"no_speech_threshold\": 0.6,", 1);
+    std::fs::write(folder.path().join("generation_config.json"), silent).unwrap();
+    let silent = Transcriber::open(folder.path());
+    assert_refused(
+        silent,
+        &["no_speech_threshold", "needs a logprob_threshold"],
+    );
+    let keys = keys.replace("\"no_timestamps_token_id\"", "\"another_id\"");
     std::fs::write(folder.path().join("generation_config.json"), keys).unwrap();
     let timed = SpeechOptions::default().timestamps(TimestampKind::Segment);
     let timed = timed.transcriber(folder.path());
-    assert_refused(timed, &["condition_on_prev_tokens", "only false"]);
+    assert_refused(timed, &["no_timestamps_token_id", "missing"]);
     // A clip that is longer than the window needs timestamps, a shorter one does not.
     let transcriber = Transcriber::open(folder.path()).unwrap();
     let clip = |n| Audio {
@@ -84,5 +91,41 @@ fn models_and_settings_without_speech_are_refused_by_name() {
     };
     transcriber.transcribe(&clip(8000)).unwrap();
     let long = transcriber.transcribe(&clip(40000));
-    assert_refused(long, &["longer than", "condition_on_prev_tokens"]);
+    assert_refused(long, &["longer than", "no_timestamps_token_id"]);
+}
+
+#[test]
+fn settings_for_windows_that_do_not_fit_are_refused_by_name() {
+    if !is_present("speech") {
+        return;
+    }
+    let model = weights("speech/whisper");
+    let options = SpeechOptions::default;
+    let all = PromptCondition::AllSegments;
+    for (options, words) in [
+        (options().temperatures([]), ["temperatures", "one or more"]),
+        (
+            options().temperatures([0.0, -0.2]),
+            ["temperatures", "-0.2"],
+        ),
+        (options().prompt("a <|en|> b"), ["prompt", "<|en|>"]),
+        (
+            options().prompt("a").prompt_condition(all),
+            ["all-segments", "condition_on_prev_tokens"],
+        ),
+        (options().prompt("a ".repeat(50)), ["prompt", "positions"]),
+    ] {
+        let clip = Audio {
+            samples: samples(1, 8000),
+            rate: 16000,
+        };
+        let transcribed = options
+            .transcriber(&model)
+            .and_then(|open| open.transcribe(&clip));
+        assert_refused(transcribed, &words);
+    }
+    let of_characters = options()
+        .prompt("a")
+        .transcriber(weights("speech/wav2vec2"));
+    assert_refused(of_characters, &["CTC head", "prompts"]);
 }

@@ -6,6 +6,6 @@ use crate::weights::is_present;
 #[test]
 fn transcripts_are_those_of_transformers() {
     if is_present("speech") {
-        assert_as_judged("speech/whisper", 56);
+        assert_as_judged("speech/whisper", 112);
     }
 }
