@@ -5,6 +5,7 @@ use candle_blocks::text::{Answer, AnswerOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::CommandOutcome;
+use crate::progress::Progress;
 use crate::task::{Task, TaskArgs, note_loaded};
 
 /// Commands for the end of the help.
@@ -72,21 +73,15 @@ impl From<Answer> for AnswerFields {
 pub fn answer(args: &Args) -> Result<CommandOutcome> {
     let Task {
         path,
-        lines,
+        lines: questions,
         options,
-    } = args.task.start()?;
-    let mut questions = Vec::with_capacity(lines.len());
-    for (i, line) in lines.iter().enumerate() {
-        let read = serde_json::from_str::<QuestionLine>(line);
-        let QuestionLine { question, context } = read.map_err(|error| {
-            let reason = format!(
-                "{error}; expected a JSON object with a \"question\" and a \"context\", which are strings"
-            );
-            args.task.bad_line(i, &reason)
-        })?;
-        questions.push((question, context));
-    }
-    let answerer = options.question_answerer(&path)?;
+    } = args.task.start_with(|texts| {
+        texts.json_lines(
+            |QuestionLine { question, context }| (question, context),
+            "expected a JSON object with a \"question\" and a \"context\", which are strings",
+        )
+    })?;
+    let answerer = Progress::loading(|| options.question_answerer(&path))?;
     note_loaded(answerer.adapters(), answerer.notes());
     let mut options = AnswerOptions::default()
         .top_k(args.top_k)

@@ -11,8 +11,10 @@ use serde::Serialize;
 
 #[cfg(feature = "media")]
 use crate::images::{ImageTask, ScoreSettings, StepArgs};
-use crate::model::{ComputeArgs, ModelArgs, names, note_adapters};
-use crate::texts::{JsonLines, OutputFormat, PromptArgs, TextArgs, TextResults};
+use crate::model::names;
+use crate::progress::Progress;
+use crate::task::{Task, TaskArgs, note_loaded};
+use crate::texts::{OutputFormat, PromptArgs, TextResults};
 use crate::zero_shot::{RankedLine, ZeroShotArgs};
 use crate::{CommandOutcome, output};
 
@@ -23,16 +25,20 @@ const EXAMPLES: &str = "Examples:
   candle-blocks classify --model bart-large-mnli --labels delivery,price,quality reviews.txt
   candle-blocks classify --model clip-vit-base-patch32 --labels cat,dog --images photos/*.jpg";
 
+/// The help for --output, which takes more here than in other commands.
+const OUTPUT: &str = "The file to write: .safetensors with `logits` and `scores` [n, labels], or .jsonl with one object per line. \
+Without it, the best label and its score are printed for each line; with --labels, the lines of JSON";
+
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("output", |output| output.help(OUTPUT)))]
 pub struct Args {
     #[command(flatten)]
-    texts: TextArgs,
+    task: TaskArgs,
     /// Classify these PNG, JPEG, GIF, BMP or WebP files instead of texts. The lines of the results have `labels` and `scores`, the
     /// best first.
     #[cfg(feature = "media")]
-    #[arg(long, value_name = "FILE", num_args = 1..,
-        conflicts_with_all = ["file", "max_length", "pairs", "truncation", "multi_label", "prompt", "prompt_name"])]
+    #[arg(long, value_name = "FILE", help_heading = "Images", num_args = 1..,
+        conflicts_with_all = ["file", "texts", "max_length", "pairs", "truncation", "multi_label", "prompt", "prompt_name"])]
     images: Vec<PathBuf>,
     #[cfg(feature = "media")]
     #[command(flatten)]
@@ -52,18 +58,10 @@ pub struct Args {
     /// images: 5].
     #[arg(long, value_name = "N", conflicts_with = "labels")]
     top_k: Option<usize>,
-    /// The file to write: .safetensors with `logits` and `scores` [n, labels], or .jsonl with one object per line. Without it,
-    /// the best label and its score are printed for each line; with --labels, the lines of JSON.
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
     #[command(flatten)]
     zero_shot: ZeroShotArgs,
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
     prompt: PromptArgs,
-    #[command(flatten)]
-    compute: ComputeArgs,
 }
 
 /// One line in the results.
@@ -80,54 +78,58 @@ pub fn classify(args: &Args) -> Result<CommandOutcome> {
         let task = ImageTask {
             files: &args.images,
             steps: &args.image_steps,
-            model: &args.model,
-            compute: &args.compute,
+            model: &args.task.model,
+            compute: &args.task.compute,
         };
         return task.classify(&ScoreSettings {
             zero_shot: &args.zero_shot,
             function_to_apply: args.function_to_apply,
             top_k: args.top_k,
-            output: args.output.as_ref(),
+            output: args.task.output.as_ref(),
         });
     }
-    let path = args.model.path()?;
-    let mut options = args.compute.text_options(&args.model, &args.texts)?;
+    let path = args.task.model.path()?;
+    let zero_shot = args.zero_shot.labels()?;
+    let format = match &args.task.output {
+        Some(output) if zero_shot.is_none() && args.top_k.is_none() => {
+            Some(OutputFormat::of(output, &args.task.texts, &path)?)
+        }
+        _ => args.task.results::<()>(&path).map(|_| None)?,
+    };
+    if format == Some(OutputFormat::Npy) {
+        bail!(
+            "--output: .npy holds one array, but there are `logits` and `scores`; let it end in .safetensors or .jsonl"
+        );
+    }
+    let mut pairs = Vec::new();
+    let started = args.task.open(path, |texts| match args.pairs {
+        true => texts.pairs().map(|read| {
+            pairs = read;
+            Vec::new()
+        }),
+        false => texts.read(),
+    });
+    let mut task = started?;
     if let Some(truncation) = &args.truncation {
-        options = options.truncation(truncation.parse()?);
+        task.options = task.options.truncation(truncation.parse()?);
     }
-    if let Some(labels) = args.zero_shot.labels()? {
-        let from = (&args.texts, &args.model);
-        return (args.zero_shot).classify(&labels, from, options, args.output.as_ref());
+    if let Some(labels) = zero_shot {
+        return args.zero_shot.classify(&labels, &args.task, task);
     }
+    let Task {
+        path,
+        lines,
+        mut options,
+    } = task;
     if let Some(function) = args.function_to_apply {
         options = options.function_to_apply(function);
     }
-    let format = match &args.output {
-        Some(output) => Some(OutputFormat::of(output, &args.texts, &path)?),
-        None => None,
-    };
     let mut ranked = match args.top_k {
-        Some(n) => Some((n, JsonLines::to(args.output.as_ref(), &args.texts, &path)?)),
+        Some(n) => Some((n, args.task.results(&path)?)),
         None => None,
     };
-    let lines = args.texts.read()?;
-    let mut pairs = Vec::new();
-    if args.pairs {
-        for (i, line) in lines.iter().enumerate() {
-            match line.split_once('\t') {
-                Some(pair) if !pair.1.contains('\t') => pairs.push(pair),
-                _ => bail!(
-                    "{}: line {} is not a pair: --pairs needs one tab between two texts",
-                    args.texts.name(),
-                    i + 1
-                ),
-            }
-        }
-    }
-    args.model.note_unread(&path);
-    let classifier = options.classifier(&path)?;
-    note_adapters(classifier.adapters());
-    output::notes(classifier.notes());
+    let classifier = Progress::loading(|| options.classifier(&path))?;
+    note_loaded(classifier.adapters(), classifier.notes());
     let prompt = args.prompt.find(|name| classifier.prompt(name))?;
     let labels = classifier.labels();
     if format == Some(OutputFormat::Jsonl) && ranked.is_none() {
@@ -163,13 +165,13 @@ pub fn classify(args: &Args) -> Result<CommandOutcome> {
         Ok(())
     };
     let outcome = match args.pairs {
-        true => args.texts.each(&pairs, |pairs| {
+        true => args.task.each(&pairs, |pairs| {
             keep(match prompt {
                 Some(prompt) => classifier.classify_pairs_prompted(pairs, prompt)?,
                 None => classifier.classify_pairs(pairs)?,
             })
         }),
-        false => args.texts.each(&lines, |lines| {
+        false => args.task.each(&lines, |lines| {
             keep(match prompt {
                 Some(prompt) => classifier.classify_prompted(lines, prompt)?,
                 None => classifier.classify(lines)?,
@@ -180,7 +182,7 @@ pub fn classify(args: &Args) -> Result<CommandOutcome> {
         lines.finish(&outcome)?;
         return Ok(outcome);
     }
-    let (Some(output), Some(format)) = (&args.output, format) else {
+    let (Some(output), Some(format)) = (&args.task.output, format) else {
         return Ok(outcome);
     };
     if all.is_empty() {

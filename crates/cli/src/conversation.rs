@@ -1,9 +1,11 @@
-//! The chat options of `generate`.
+//! The chat options of `generate` and `chat`.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::text::{Conversation, ConversationEnd, Message, TemplateValue};
+
+use crate::input;
 
 /// The largest JSON file that is read.
 const MAX_BYTES: u64 = 100_000_000;
@@ -15,13 +17,27 @@ pub struct ConversationArgs {
     /// Answer --prompt as a user's message, with the checkpoint's chat template.
     #[arg(long, requires = "prompt")]
     chat: bool,
-    /// A JSON file with a list of messages, as objects with role and content, for the chat template. A --prompt is appended as
+    /// A JSON file (`-` is standard input) with a list of messages, as objects with role and content, for the chat template. A --prompt is appended as
     /// the user's next message.
     #[arg(long, value_name = "FILE")]
     messages: Option<PathBuf>,
+    /// Continue the last message instead of answering it.
+    #[arg(long)]
+    continue_final_message: bool,
+    /// Print the rendered prompt, and stop.
+    #[arg(long)]
+    pub print_prompt: bool,
+    #[command(flatten)]
+    template: TemplateArgs,
+}
+
+/// Values for the chat template besides the messages of user and assistant.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Conversation")]
+pub struct TemplateArgs {
     /// The system message; it comes first.
     #[arg(long, value_name = "TEXT")]
-    system: Option<String>,
+    pub system: Option<String>,
     /// A JSON file with a list of tools that the model may call, for the chat template.
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
@@ -35,18 +51,16 @@ pub struct ConversationArgs {
     /// The chat template to use, if the checkpoint has several. [default: tool_use if there are tools, otherwise default]
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
-    /// Continue the last message instead of answering it.
-    #[arg(long)]
-    continue_final_message: bool,
-    /// Print the rendered prompt, and stop.
-    #[arg(long)]
-    pub print_prompt: bool,
 }
 
 impl ConversationArgs {
     /// Returns the files that are read.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        let files = [&self.messages, &self.tools, &self.documents];
+        let files = [
+            &self.messages,
+            &self.template.tools,
+            &self.template.documents,
+        ];
         files.into_iter().flatten().map(PathBuf::as_path)
     }
 
@@ -58,9 +72,7 @@ impl ConversationArgs {
         }
         let mut messages = Vec::new();
         messages.extend(
-            self.system
-                .as_deref()
-                .map(|text| TemplateValue::of(&Message::system(text))),
+            (self.template.system.as_deref()).map(|text| TemplateValue::of(&Message::system(text))),
         );
         if let Some(path) = &self.messages {
             let read = json(path)?.items();
@@ -73,7 +85,34 @@ impl ConversationArgs {
             true => ConversationEnd::WithinLastMessage,
             false => ConversationEnd::Answer,
         };
-        let mut conversation = Conversation::new(&messages).with_end(end);
+        let conversation = Conversation::new(&messages).with_end(end);
+        Ok(Some(self.template.over(conversation)?))
+    }
+
+    /// Refuses options that need a conversation.
+    fn refuse_further(&self) -> Result<()> {
+        let template = &self.template;
+        let given = [
+            ("--system", template.system.is_some()),
+            ("--tools", template.tools.is_some()),
+            ("--documents", template.documents.is_some()),
+            ("--template-var", !template.template_var.is_empty()),
+            ("--template", template.template.is_some()),
+            ("--continue-final-message", self.continue_final_message),
+            ("--print-prompt", self.print_prompt),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) => {
+                bail!("{name} is for a conversation; add --chat, or give --messages FILE")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl TemplateArgs {
+    /// Adds tools, documents and variables to a conversation.
+    pub fn over(&self, mut conversation: Conversation) -> Result<Conversation> {
         if let Some(path) = &self.tools {
             conversation = conversation.with_tools(&json(path)?);
         }
@@ -96,39 +135,22 @@ impl ConversationArgs {
             })?;
             conversation = conversation.with_variable(name, &value);
         }
-        Ok(Some(conversation))
-    }
-
-    /// Refuses options that need a conversation.
-    fn refuse_further(&self) -> Result<()> {
-        let given = [
-            ("--system", self.system.is_some()),
-            ("--tools", self.tools.is_some()),
-            ("--documents", self.documents.is_some()),
-            ("--template-var", !self.template_var.is_empty()),
-            ("--template", self.template.is_some()),
-            ("--continue-final-message", self.continue_final_message),
-            ("--print-prompt", self.print_prompt),
-        ];
-        match given.into_iter().find(|(_, is_given)| *is_given) {
-            Some((name, _)) => {
-                bail!("{name} is for a conversation; add --chat, or give --messages FILE")
-            }
-            None => Ok(()),
-        }
+        Ok(conversation)
     }
 }
 
-/// Reads a JSON file; its objects keep the order of their keys.
+/// Reads a JSON file, or standard input; its objects keep the order of their keys.
 fn json(path: &Path) -> Result<TemplateValue> {
-    let context = || path.display().to_string();
-    let size = std::fs::metadata(path).with_context(context)?.len();
-    if size > MAX_BYTES {
-        bail!(
-            "{}: {size} bytes are too many for a conversation",
-            path.display()
-        );
+    let context = || input::name(path);
+    if !input::is_standard(path) {
+        let size = std::fs::metadata(path).with_context(context)?.len();
+        if size > MAX_BYTES {
+            bail!(
+                "{}: {size} bytes are too many for a conversation",
+                path.display()
+            );
+        }
     }
-    let text = std::fs::read_to_string(path).with_context(context)?;
+    let text = String::from_utf8(input::bytes(path)?).with_context(context)?;
     TemplateValue::from_json(&text).with_context(context)
 }

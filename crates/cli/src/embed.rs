@@ -11,8 +11,10 @@ use serde::{Serialize, Serializer};
 
 #[cfg(feature = "media")]
 use crate::images::{ImageTask, StepArgs};
+use crate::input::InputFile;
 use crate::model::{ComputeArgs, ModelArgs, names, note_adapters};
-use crate::texts::{EMBEDDINGS, OutputFormat, PromptArgs, TextArgs, TextResults};
+use crate::progress::Progress;
+use crate::texts::{EMBEDDINGS, OutputFormat, PromptArgs, TextArgs, TextResults, VectorOutput};
 use crate::{CommandOutcome, output};
 
 /// The name for ranges in an output file.
@@ -23,7 +25,8 @@ const FLOAT: &str = "float32";
 /// Commands for the end of the help.
 const EXAMPLES: &str = "Examples:
   candle-blocks embed --model all-MiniLM-L6-v2 sentences.txt --output vectors.safetensors
-  candle-blocks embed --hub sentence-transformers/all-MiniLM-L6-v2 --output vectors.jsonl < sentences.txt";
+  candle-blocks embed -m all-MiniLM-L6-v2 paragraphs.jsonl -o vectors.npy
+  candle-blocks embed --hub sentence-transformers/all-MiniLM-L6-v2 --output - < sentences.txt";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -32,31 +35,28 @@ pub struct Args {
     texts: TextArgs,
     /// Compute vectors for these PNG, JPEG, GIF, BMP or WebP files instead of texts.
     #[cfg(feature = "media")]
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["file", "max_length", "pooling", "truncate_dim",
+    #[arg(long, value_name = "FILE", help_heading = "Images", num_args = 1.., conflicts_with_all = ["file", "texts", "max_length", "pooling", "truncate_dim",
         "vectors", "calibration", "prompt", "prompt_name"])]
     images: Vec<PathBuf>,
     #[cfg(feature = "media")]
     #[command(flatten)]
     image_steps: StepArgs,
-    /// The file to write: .safetensors with `embeddings` [n, d] (where each token has one, those of all lines, and the number
-    /// of each in `lengths`), or .jsonl with one object per line, in which a vector over
-    /// the vocabulary is `weights` by token.
-    #[arg(long, value_name = "FILE")]
-    output: PathBuf,
+    #[command(flatten)]
+    output: VectorOutput,
     #[command(flatten)]
     form: VectorArgs,
     /// The texts' role in a search, which selects the model's prompt and, if its files have a Router, its modules.
-    #[arg(long, value_name = "ROLE",
+    #[arg(long, value_name = "ROLE", help_heading = "Vectors",
         value_parser = names(&["query", "document"]).try_map(|name| name.parse::<TextRole>()))]
     task: Option<TextRole>,
     /// The precision of the vectors in the output: bytes relative to a range for each feature, or one bit for each feature.
     /// A .safetensors with int8 or uint8 has these `ranges` [2, d] too.
-    #[arg(long, value_name = "PRECISION", default_value = FLOAT,
+    #[arg(long, value_name = "PRECISION", help_heading = "Vectors", default_value = FLOAT,
         value_parser = names(&[FLOAT, "int8", "uint8", "binary", "ubinary"]))]
     vectors: String,
     /// A .safetensors that `embed` wrote, whose vectors or `ranges` give the ranges of int8 and uint8 [default: the vectors
     /// themselves].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Vectors")]
     calibration: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
@@ -68,6 +68,7 @@ pub struct Args {
 
 /// How a model's vectors are made.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Vectors")]
 pub struct VectorArgs {
     /// The pooling, instead of the one in the model's files; several are concatenated.
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = poolings())]
@@ -133,14 +134,16 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
         return task.embed(&args.output, args.form.normalize == Some(true));
     }
     let path = args.model.path()?;
-    let format = OutputFormat::of(&args.output, &args.texts, &path)?;
+    let format = args.output.format(&args.texts, &path)?;
     let precision = args.precision()?;
-    let mut ranges = args.calibration.as_deref().map(ranges_of).transpose()?;
+    let calibration = args.calibration.as_deref().map(InputFile::of).transpose()?;
+    let calibration = calibration.as_ref().map(InputFile::path);
+    let mut ranges = calibration.map(ranges_of).transpose()?;
     let lines = args.texts.read()?;
     let options = args.compute.text_options(&args.model, &args.texts)?;
     let options = args.form.set(options);
     args.model.note_unread(&path);
-    let embedder = options.embedder(path)?;
+    let embedder = Progress::loading(|| options.embedder(path))?;
     note_adapters(embedder.adapters());
     output::notes(embedder.notes());
     if precision.is_some() && embedder.weighted_tokens(&[]).is_some() {
@@ -149,6 +152,12 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
         );
     }
     let is_per_token = embedder.pooling() == [Pooling::EachToken];
+    if is_per_token && format == OutputFormat::Npy {
+        bail!(
+            "--format npy holds one array, but a vector for each token needs `lengths` too; give an --output that ends in \
+             .safetensors or .jsonl"
+        );
+    }
     let are_queries = match is_per_token {
         true => {
             let by_prompt = args.prompt.are_queries()?;
@@ -196,7 +205,7 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
         lines: Vec::new(),
     };
     match format {
-        OutputFormat::Safetensors => {
+        OutputFormat::Safetensors | OutputFormat::Npy => {
             results.tensors.push((EMBEDDINGS.to_string(), embeddings));
             results
                 .tensors
@@ -240,7 +249,12 @@ pub fn embed(args: &Args) -> Result<CommandOutcome> {
                 .collect();
         }
     }
-    results.write(&args.output, format, &outcome)?;
+    if format == OutputFormat::Npy && results.tensors.len() > 1 {
+        output::warn(
+            "note: the ranges are not in a .npy file, and --calibration needs them; a .safetensors has both",
+        );
+    }
+    results.write(&args.output.output, format, &outcome)?;
     Ok(outcome)
 }
 

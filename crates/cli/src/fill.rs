@@ -5,6 +5,7 @@ use candle_blocks::text::Filling;
 use serde::Serialize;
 
 use crate::CommandOutcome;
+use crate::progress::Progress;
 use crate::task::{Task, TaskArgs, note_loaded};
 
 /// Commands for the end of the help.
@@ -57,7 +58,7 @@ pub fn fill(args: &Args) -> Result<CommandOutcome> {
         lines,
         options,
     } = args.task.start()?;
-    let mut filler = options.mask_filler(&path)?;
+    let mut filler = Progress::loading(|| options.mask_filler(&path))?;
     if !args.targets.is_empty() {
         filler = filler.with_targets(&args.targets)?;
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use candle_blocks::Checkpoint;
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::config::{EmbeddingsConfig, TwoStackKind};
@@ -14,41 +15,39 @@ use candle_blocks::generate::{
 use candle_blocks::model::{Model, ModelInput, Seq2Seq};
 use candle_blocks::text::{ChatTemplate, Conversation, TextGenerator, Tokenizer};
 use candle_blocks::verify::Fixture;
-use candle_blocks::{Checkpoint, Weights};
 
 use crate::conversation::ConversationArgs;
 use crate::generation_settings::SettingArgs;
+use crate::input::InputFile;
 use crate::model::{ComputeArgs, Form, ModelArgs};
+use crate::progress::Progress;
 use crate::{CommandOutcome, interrupt, output};
 
 /// Commands for the end of the help.
 const EXAMPLES: &str = r#"Examples:
   candle-blocks generate --model MODEL.gguf --precision as-stored --chat --prompt "Why is the sky blue?"
-  candle-blocks generate --model Qwen2.5-0.5B-Instruct --prompt "Once upon a time" --temperature 0.7 --seed 7
+  candle-blocks generate -m Qwen2.5-0.5B-Instruct -p "Once upon a time" -t 0.7 -s 7 -n 100
   candle-blocks generate --hub HuggingFaceTB/SmolLM2-135M --prompt "Hello" --max-new-tokens 40"#;
 
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, next_help_heading = "Input and output")]
 pub struct Args {
     /// The text to continue. The new text is streamed to standard output.
     #[arg(
         long,
+        short,
         value_name = "TEXT",
         required_unless_present_any = ["input_ids", "messages"],
         conflicts_with = "input_ids"
     )]
     prompt: Option<String>,
-    /// A safetensors file with input_ids [batch, seq] to continue, and optionally attention_mask [batch, seq]. For a model with
+    /// A safetensors file (`-` is standard input) with input_ids [batch, seq] to continue, and optionally attention_mask [batch, seq]. For a model with
     /// an encoder: the encoder's input, such as input_features [batch, bands, steps], and optionally decoder_input_ids
     /// [batch, n] to continue.
     #[arg(long, visible_alias = "input", value_name = "FILE")]
     input_ids: Option<PathBuf>,
-    /// A stop string: the token that completes it is the last, also where it is a special token or begins in the prompt, as with
-    /// transformers' stop_strings. Several options are several strings. They replace those of generation_config.json.
-    #[arg(long, value_name = "TEXT")]
-    stop: Vec<String>,
     /// A safetensors file for the new tokens, [batch, n]; shorter rows are filled with the padding token.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
@@ -80,36 +79,26 @@ pub fn generate(args: &Args) -> Result<CommandOutcome> {
         let read = read.chain(args.conversation.files());
         output::check_file(output, &checkpoint, read)?;
     }
-    if args.stop.iter().any(String::is_empty) {
-        bail!("--stop is empty; give at least one character");
-    }
     let options = GenerationOptions::of(&checkpoint)?;
-    let (mut options, sampler) = args.settings.over(options)?;
-    if !args.stop.is_empty() {
-        options.stop_strings.clone_from(&args.stop);
-    }
+    let (options, sampler) = args.settings.over(options)?;
     let drawn_seed = args.settings.drawn_seed(&sampler);
     let mut clock = Clock::start();
-    let form = args.compute.form(false)?;
-    let file = args.input_ids.as_ref().map(Fixture::open_input);
+    let input = args.input_ids.as_deref().map(InputFile::of).transpose()?;
+    let file = input
+        .as_ref()
+        .map(|input| Fixture::open_input(input.path()));
+    let loader = || anyhow::Ok(checkpoint.load(args.compute.weights(&device)?));
     let stop = match options.stop_strings.as_slice() {
         [] => None,
         strings => Some(Tokenizer::of(&checkpoint)?.stop_strings(strings)?),
     };
     let generated = match (file.transpose()?, is_encoder_decoder(&checkpoint)?) {
         (Some(file), true) => {
-            let (model, dtype) = match form {
-                Form::Packed(precision) => (
-                    checkpoint.load(Weights::Packed(precision)).seq2seq()?,
-                    DType::F32,
-                ),
-                Form::Plain => {
-                    let dtype = args.compute.dtype;
-                    (
-                        checkpoint.load(Weights::Dense(dtype, &device)).seq2seq()?,
-                        dtype,
-                    )
-                }
+            let loader = loader()?;
+            let model = Progress::loading(|| loader.seq2seq())?;
+            let dtype = match args.compute.form(false)? {
+                Form::Packed(_) => DType::F32,
+                Form::Plain => args.compute.dtype,
             };
             let kind = (dtype, &device);
             let generator = begin(model.decoder(), options, stop)?;
@@ -125,12 +114,8 @@ pub fn generate(args: &Args) -> Result<CommandOutcome> {
                 anyhow::Ok((path, input_prompts(file, &options).with_context(path)?))
             });
             let input = input.transpose()?;
-            let model = match form {
-                Form::Packed(precision) => checkpoint.load(Weights::Packed(precision)).model()?,
-                Form::Plain => checkpoint
-                    .load(Weights::Dense(args.compute.dtype, &device))
-                    .model()?,
-            };
+            let loader = loader()?;
+            let model = Progress::loading(|| loader.model())?;
             clock = Clock::start();
             match input {
                 Some((path, (padding, prompts))) => {
@@ -293,20 +278,24 @@ impl Generated {
     }
 }
 
+/// Generates every token, with progress.
 fn all_tokens(
     mut generation: Generation<CausalDecoder, Sampler>,
     generator: &Generator,
     clock: &mut Clock,
 ) -> Result<Generated> {
+    let progress = Progress::with_template(0, "{spinner} {pos} tokens, {rate}")?;
     while !interrupt::was_pressed() {
         match generation.next() {
             Some(step) => {
                 step?;
                 clock.count(n_tokens(&generation));
+                progress.set(n_tokens(&generation));
             }
             None => break,
         }
     }
+    drop(progress);
     note_end(&generation, generator.model(), generator.options());
     Generated::of(&generation)
 }
@@ -350,7 +339,7 @@ fn continue_text(
 }
 
 /// Prints a note if a length limit cut a sequence.
-fn note_end(
+pub fn note_end(
     generation: &Generation<CausalDecoder, Sampler>,
     model: &Model,
     options: &GenerationOptions,

@@ -1,4 +1,4 @@
-//! The options of `generate` that replace keys in generation_config.json.
+//! The options of `generate` and `chat` that replace keys in generation_config.json.
 
 use anyhow::{Result, bail};
 use candle_blocks::generate::{Choose, EarlyStopping, GenerationOptions, Sampler, Sampling};
@@ -10,7 +10,7 @@ use crate::output;
 #[command(next_help_heading = "Settings (each replaces the model's own)")]
 pub struct SettingArgs {
     /// The maximum number of new tokens. [default: 256 for text, 20 for token ids]
-    #[arg(long, value_name = "N")]
+    #[arg(long, short = 'n', value_name = "N")]
     max_new_tokens: Option<usize>,
     /// The minimum number of new tokens.
     #[arg(long, value_name = "N")]
@@ -38,7 +38,7 @@ pub struct SettingArgs {
     #[arg(long)]
     sample: bool,
     /// Sample with this temperature; 0 is greedy.
-    #[arg(long, value_name = "T")]
+    #[arg(long, short, value_name = "T")]
     temperature: Option<f64>,
     /// Sample from the K most likely tokens; 0 samples from all. [default: 50]
     #[arg(long, value_name = "K")]
@@ -51,13 +51,23 @@ pub struct SettingArgs {
     min_p: Option<f64>,
     /// The seed for sampling: the same seed gives the same tokens again. Without it, a seed is drawn; the last line on standard
     /// error names it.
-    #[arg(long, value_name = "S")]
+    #[arg(long, short, value_name = "S")]
     seed: Option<u64>,
+    /// A stop string: the token that completes it is the last, also where it is a special token or begins in the prompt, as with
+    /// transformers' stop_strings. Several options are several strings.
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
 }
 
 impl SettingArgs {
     /// Returns the checkpoint's settings with these replacements, and the sampler.
     pub fn over(&self, mut options: GenerationOptions) -> Result<(GenerationOptions, Sampler)> {
+        if self.stop.iter().any(String::is_empty) {
+            bail!("--stop is empty; give at least one character");
+        }
+        if !self.stop.is_empty() {
+            options.stop_strings.clone_from(&self.stop);
+        }
         options.max_new_tokens = self.max_new_tokens.or(options.max_new_tokens);
         options.min_new_tokens = self.min_new_tokens.or(options.min_new_tokens);
         let penalty = self.repetition_penalty;

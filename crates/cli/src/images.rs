@@ -10,10 +10,11 @@ use clap::builder::TypedValueParser;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::CommandOutcome;
 use crate::model::{ComputeArgs, ModelArgs, names};
-use crate::texts::{EMBEDDINGS, Inputs, JsonLines, OutputFormat, TextResults, in_groups, is_same};
+use crate::progress::Progress;
+use crate::texts::{EMBEDDINGS, Inputs, JsonLines, TextResults, VectorOutput, in_groups, is_same};
 use crate::zero_shot::{RankedLine, ZeroShotArgs};
+use crate::{CommandOutcome, input};
 
 /// How many images are in memory at once.
 const AT_ONCE: usize = 16;
@@ -22,6 +23,7 @@ const TOP_K: usize = 5;
 
 /// How images become a model's input.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Images")]
 pub struct StepArgs {
     /// The library whose results resizing and normalizing have [default: torchvision, as in transformers].
     #[arg(long, value_name = "LIBRARY", requires = "images",
@@ -38,10 +40,19 @@ impl Inputs for Vec<PathBuf> {
 /// Decodes files in parallel, and passes on several at a time.
 fn each(paths: &[PathBuf], mut work: impl FnMut(&[Image]) -> Result<()>) -> Result<CommandOutcome> {
     in_groups("images", AT_ONCE, paths, |_, paths| {
-        let images: Vec<_> = paths.par_iter().map(Image::open).collect();
-        let images: candle_blocks::Result<Vec<_>> = images.into_iter().collect();
+        let images: Vec<_> = paths.par_iter().map(opened).collect();
+        let images: Result<Vec<_>> = images.into_iter().collect();
         work(&images?)
     })
+}
+
+/// Decodes a file, or standard input.
+fn opened(path: &PathBuf) -> Result<Image> {
+    let read = match input::is_standard(path) {
+        true => Image::decode(&input::name(path), &input::bytes(path)?),
+        false => Image::open(path),
+    };
+    Ok(read?)
 }
 
 /// Files, and the model that reads them.
@@ -73,7 +84,7 @@ impl ImageTask<'_> {
         let mut results = JsonLines::to(settings.output, self.files, &path)?;
         self.model.note_unread(&path);
         let outcome = if let Some(labels) = settings.zero_shot.labels()? {
-            let mut classifier = options.zero_shot_classifier(&path)?;
+            let mut classifier = Progress::loading(|| options.zero_shot_classifier(&path))?;
             if let Some(template) = &settings.zero_shot.hypothesis_template {
                 classifier = classifier.with_template(template.clone());
             }
@@ -85,7 +96,7 @@ impl ImageTask<'_> {
             if let Some(function) = settings.function_to_apply {
                 options = options.function_to_apply(function);
             }
-            let classifier = options.classifier(&path)?;
+            let classifier = Progress::loading(|| options.classifier(&path))?;
             let labels = classifier.labels();
             each(self.files, |images| {
                 results.extend(classifier.classify(images)?.iter().map(|scores| {
@@ -102,12 +113,12 @@ impl ImageTask<'_> {
     }
 
     /// Computes a vector for each image, with length 1 if `normalizes`.
-    pub fn embed(&self, output: &Path, normalizes: bool) -> Result<CommandOutcome> {
+    pub fn embed(&self, output: &VectorOutput, normalizes: bool) -> Result<CommandOutcome> {
         let path = self.model.path()?;
-        let format = OutputFormat::of(output, self.files, &path)?;
+        let format = output.format(self.files, &path)?;
         let options = self.options()?;
         self.model.note_unread(&path);
-        let embedder = options.embedder(&path)?;
+        let embedder = Progress::loading(|| options.embedder(&path))?;
         let mut vectors = Vec::new();
         let outcome = each(self.files, |images| {
             let mut some = embedder.embed(images)?;
@@ -132,7 +143,7 @@ impl ImageTask<'_> {
                 .map(|(image, embedding)| ImageLine { image, embedding })
                 .collect(),
         };
-        results.write(output, format, &outcome)?;
+        results.write(&output.output, format, &outcome)?;
         Ok(outcome)
     }
 }

@@ -93,6 +93,14 @@ pub fn was_pressed() -> bool {
     IS_PRESSED.load(Ordering::SeqCst)
 }
 
+/// Returns whether Ctrl-C alone was pressed, which then counts no more: it ended one step, and from now on the next one ends
+/// the program.
+pub fn forget_ctrl_c() -> bool {
+    IS_ASKED.store(false, Ordering::SeqCst);
+    let is_ctrl_c = LAST.load(Ordering::SeqCst) == SIGINT;
+    is_ctrl_c && IS_PRESSED.swap(false, Ordering::SeqCst)
+}
+
 /// Returns the exit status after a signal: 128 plus the signal's number, as in shells.
 pub fn exit_status() -> u8 {
     128 + LAST.load(Ordering::SeqCst) as u8

@@ -7,6 +7,7 @@
 mod advice;
 mod answer;
 mod bench;
+mod chat;
 mod classify;
 mod conversation;
 mod download;
@@ -16,10 +17,13 @@ mod generate;
 mod generation_settings;
 #[cfg(feature = "media")]
 mod images;
+mod input;
 mod inspect;
 mod interrupt;
+mod manual;
 mod model;
 mod output;
+mod progress;
 mod quantize;
 mod rank;
 mod run;
@@ -55,6 +59,8 @@ enum Command {
     Verify(verify::Args),
     /// Continue a text, answer a chat, or continue token ids.
     Generate(Box<generate::Args>),
+    /// Talk with a model: each line that is read is a message, and the answers are printed.
+    Chat(Box<chat::Args>),
     /// Compute an embedding for each line of a text file.
     Embed(embed::Args),
     /// Classify each line of a text file, by the model's labels or by yours, or score pairs with a cross-encoder.
@@ -75,6 +81,10 @@ enum Command {
     Quantize(quantize::Args),
     /// Measure the speed of a feed-forward, a block, or all blocks of a checkpoint on the CPU.
     Bench(bench::Args),
+    /// Print a script by which a shell completes commands and options.
+    Completions(manual::CompletionsArgs),
+    /// Print a manual page.
+    Man(manual::ManArgs),
 }
 
 /// The result of a command.
@@ -94,6 +104,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Verify(args) => verify::verify(&args),
         Command::Generate(args) => generate::generate(&args),
+        Command::Chat(args) => chat::chat(&args),
         Command::Embed(args) => embed::embed(&args),
         Command::Classify(args) => classify::classify(&args),
         Command::Rank(args) => rank::rank(&args),
@@ -104,6 +115,8 @@ fn main() -> ExitCode {
         Command::Transcribe(args) => transcribe::transcribe(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Bench(args) => bench::bench(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
     };
     match outcome {
         Ok(CommandOutcome::Done) => ExitCode::SUCCESS,

@@ -12,7 +12,7 @@ use candle_blocks::device::check_dtype;
 use candle_blocks::pictures::ImageOptions;
 use candle_blocks::text::TextOptions;
 use candle_blocks::trace::TraceInput;
-use candle_blocks::{Checkpoint, CheckpointOptions, Error, Precision, Strictness, trace};
+use candle_blocks::{Checkpoint, CheckpointOptions, Error, Precision, Strictness, Weights, trace};
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
@@ -25,7 +25,7 @@ use crate::texts::TextArgs;
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// The checkpoint: a directory, a .safetensors, .gguf or .bin file, or a .index.json.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, short, value_name = "PATH")]
     model: Option<PathBuf>,
     #[command(flatten)]
     source: SourceArgs,
@@ -313,6 +313,14 @@ impl ComputeArgs {
             );
         }
         Ok(Form::Packed(packed))
+    }
+
+    /// Returns the form of the weights on this device, for a run without gradients.
+    pub fn weights<'d>(&self, device: &'d Device) -> Result<Weights<'d>> {
+        Ok(match self.form(false)? {
+            Form::Packed(precision) => Weights::Packed(precision),
+            Form::Plain => Weights::Dense(self.dtype, device),
+        })
     }
 
     /// Prints a note about matrices that are not packed as they are stored, if they should be.

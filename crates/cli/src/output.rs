@@ -8,16 +8,23 @@ use std::path::{Path, PathBuf};
 
 use candle_blocks::Checkpoint;
 
+use crate::progress;
+
 pub(crate) use candle_blocks_base::escape::Escaped;
 use candle_blocks_base::escape::is_hidden;
 
 /// Prints `text`; a closed pipe is not an error.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
+    print_bytes(text.as_bytes())
+}
+
+/// Prints bytes like [`print`].
+pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    let printed = progress::beside(|| {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes).and_then(|()| stdout.flush())
+    });
+    match printed {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
     }
@@ -34,7 +41,7 @@ pub fn print_text(text: &str) -> anyhow::Result<()> {
 
 /// Prints a line to standard error. On a closed pipe, `eprintln!` would panic.
 pub fn warn(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{}", Escaped(line));
+    let _ = progress::beside(|| writeln!(io::stderr(), "{}", Escaped(line)));
 }
 
 /// Prints notes to standard error.
@@ -103,6 +110,27 @@ pub fn check(output: &Path, is_read: impl FnOnce(&Path) -> bool) -> anyhow::Resu
         }
         _ => Ok(()),
     }
+}
+
+/// Lets a file be replaced if `replaces` is given; otherwise asks on a terminal, and refuses elsewhere.
+pub fn check_replaced(output: &Path, replaces: bool) -> anyhow::Result<()> {
+    if replaces || !output.exists() {
+        return Ok(());
+    }
+    let name = output.display();
+    if io::stdin().is_terminal() && io::stderr().is_terminal() {
+        let _ = write!(
+            io::stderr(),
+            "{}: exists; replace it? [y/N] ",
+            Escaped(&name)
+        );
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer)?;
+        if ["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("{name}: exists and is kept; give another name, or --replace")
 }
 
 /// Applies [`check`] to an output, with the files of a checkpoint and `others` as inputs.

@@ -9,11 +9,11 @@ use candle_blocks::candle_core::Tensor;
 use candle_blocks::checkpoint::{ExistingFiles, GgufType, Quantization, QuantizedTensor};
 use candle_blocks::{Error, SaveOptions};
 use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::model::ModelArgs;
 use crate::output::Escaped;
+use crate::progress::Progress;
 use crate::{CommandOutcome, interrupt, output};
 
 /// Commands for the end of the help.
@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value_t = 128)]
     group: usize,
     /// The GGUF file to write; with --to w4a16 or w8a16, the directory.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, short, value_name = "PATH")]
     output: PathBuf,
     /// Replace the output of an earlier run.
     #[arg(long)]
@@ -92,9 +92,8 @@ pub fn quantize(args: &Args) -> Result<CommandOutcome> {
     output::check_spares(&args.output, &checkpoint, args.model.files())?;
     let shapes = files.names().filter_map(|name| files.info(name));
     let n = shapes.map(|info| info.shape.iter().product::<usize>() as u64);
-    let bar = ProgressBar::new(n.sum()).with_style(ProgressStyle::with_template(
-        "{msg} [{wide_bar}] {percent} % {eta}",
-    )?);
+    let template = "{msg} [{wide_bar}] {percent} %, {left} left";
+    let progress = Progress::with_template(n.sum(), template)?;
     let (mut report, mut was_pressed) = (QuantizeReport::default(), interrupt::was_pressed());
     let unchanged = Vec::<(String, Tensor)>::new();
     let quantization = args.quantization();
@@ -108,8 +107,7 @@ pub fn quantize(args: &Args) -> Result<CommandOutcome> {
         &args.output,
         unchanged,
         |tensor| {
-            bar.inc(tensor.n as u64);
-            bar.set_message(Escaped(&tensor.name).to_string());
+            progress.add(tensor.n, Escaped(&tensor.name).to_string());
             report.add(tensor);
             was_pressed |= interrupt::was_pressed();
             match was_pressed {
@@ -118,7 +116,7 @@ pub fn quantize(args: &Args) -> Result<CommandOutcome> {
             }
         },
     );
-    bar.finish_and_clear();
+    drop(progress);
     if was_pressed && saved.is_err() {
         output::warn("note: interrupted; nothing was written");
         return Ok(CommandOutcome::Interrupted);

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::CommandOutcome;
 use crate::embed::VectorArgs;
+use crate::progress::Progress;
 use crate::task::{Task, TaskArgs, note_loaded};
 use crate::texts::PromptArgs;
 
@@ -20,7 +21,7 @@ pub struct Args {
     #[command(flatten)]
     task: TaskArgs,
     /// The text for which lines are ranked. A prompt precedes this text alone.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, short, value_name = "TEXT")]
     query: String,
     /// The number of lines in the result, the best [default: all].
     #[arg(long, value_name = "N")]
@@ -53,7 +54,7 @@ pub fn rank(args: &Args) -> Result<CommandOutcome> {
     if let Some(truncation) = &args.truncation {
         options = options.truncation(truncation.parse()?);
     }
-    let mut ranker = options.ranker(&path)?;
+    let mut ranker = Progress::loading(|| options.ranker(&path))?;
     note_loaded(ranker.adapters(), ranker.notes());
     let prompt = args.prompt.find(|name| ranker.prompt(name))?;
     if let Some(prompt) = prompt.map(str::to_string) {

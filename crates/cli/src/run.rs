@@ -14,7 +14,9 @@ use candle_blocks::trace::TraceInput;
 use candle_blocks::verify::Fixture;
 use candle_blocks::{Checkpoint, Error};
 
+use crate::input::InputFile;
 use crate::model::{ComputeArgs, ModelArgs};
+use crate::progress::Progress;
 use crate::{CommandOutcome, output};
 
 /// Commands for the end of the help.
@@ -25,13 +27,13 @@ const EXAMPLES: &str = "Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A safetensors file with hidden_states [batch, seq, d_model] to run the blocks, or with input_ids [batch, seq],
+    /// A safetensors file (`-` is standard input) with hidden_states [batch, seq, d_model] to run the blocks, or with input_ids [batch, seq],
     /// pixel_values or input_features to run the whole model (and decoder_input_ids if it has a decoder); attention_mask
     /// [batch, seq] is optional.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE")]
     input: PathBuf,
     /// The safetensors file to write the results to.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     /// Also read grad_output, and write the gradients of the input and of every parameter.
     #[arg(long)]
@@ -47,11 +49,13 @@ pub fn run(args: &Args) -> Result<CommandOutcome> {
     let checkpoint = args.model.open()?;
     let read = args.model.files().chain([args.input.as_path()]);
     output::check_file(&args.output, &checkpoint, read)?;
-    let fixture = Fixture::open_input(&args.input);
+    let file = InputFile::of(&args.input)?;
+    let fixture = Fixture::open_input(file.path());
     let fixture = fixture.map_err(|error| without_input(error, &checkpoint))?;
     let input = trace_input(&fixture)?;
     let compute = &args.compute;
-    let stages = compute.stages(&device, &checkpoint, &input, args.backward, &args.input)?;
+    let run = || compute.stages(&device, &checkpoint, &input, args.backward, file.path());
+    let stages = Progress::during("running the model", run)?;
     write_safetensors(&args.output, &stages, None)?;
     note_unread(&checkpoint, &fixture, &input)?;
     note_context(&checkpoint, &fixture)?;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::CommandOutcome;
 use crate::model::names;
+use crate::progress::Progress;
 use crate::task::{Task, TaskArgs, note_loaded};
 
 /// Commands for the end of the help.
@@ -75,7 +76,7 @@ pub fn tag(args: &Args) -> Result<CommandOutcome> {
         lines,
         options,
     } = args.task.start()?;
-    let mut classifier = options.token_classifier(&path)?;
+    let mut classifier = Progress::loading(|| options.token_classifier(&path))?;
     if let Some(stride) = args.stride {
         classifier = classifier.with_stride(stride);
     }

@@ -15,29 +15,43 @@ use crate::{CommandOutcome, output};
 #[derive(clap::Args)]
 pub struct TaskArgs {
     #[command(flatten)]
-    texts: TextArgs,
+    pub texts: TextArgs,
     /// The .jsonl file to write. Without it, the lines are printed.
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    #[arg(long, short, value_name = "FILE", help_heading = "Output")]
+    pub output: Option<PathBuf>,
     #[command(flatten)]
-    model: ModelArgs,
+    pub model: ModelArgs,
     #[command(flatten)]
-    compute: ComputeArgs,
+    pub compute: ComputeArgs,
 }
 
 /// A command's inputs, read before its model is loaded.
-pub struct Task {
+pub struct Task<L = String> {
     pub path: PathBuf,
-    pub lines: Vec<String>,
+    pub lines: Vec<L>,
     pub options: TextOptions,
 }
 
 impl TaskArgs {
     /// Checks the output, reads the texts, and notes what in the model's files is not read.
     pub fn start(&self) -> Result<Task> {
+        self.start_with(TextArgs::read)
+    }
+
+    /// Starts like [`Self::start`], with what `read` returns in place of texts.
+    pub fn start_with<L>(&self, read: impl FnOnce(&TextArgs) -> Result<Vec<L>>) -> Result<Task<L>> {
         let path = self.model.path()?;
         self.results::<()>(&path)?;
-        let lines = self.texts.read()?;
+        self.open(path, read)
+    }
+
+    /// Starts after the output is checked, for the model at `path`.
+    pub fn open<L>(
+        &self,
+        path: PathBuf,
+        read: impl FnOnce(&TextArgs) -> Result<Vec<L>>,
+    ) -> Result<Task<L>> {
+        let lines = read(&self.texts)?;
         let options = self.compute.text_options(&self.model, &self.texts)?;
         self.model.note_unread(&path);
         Ok(Task {
@@ -72,11 +86,6 @@ impl TaskArgs {
         work: impl FnMut(&[L]) -> Result<()>,
     ) -> Result<CommandOutcome> {
         self.texts.each(texts, work)
-    }
-
-    /// Returns the error for a line, counted from 0.
-    pub fn bad_line(&self, index: usize, reason: &str) -> anyhow::Error {
-        anyhow::anyhow!("{}: line {}: {reason}", self.texts.name(), index + 1)
     }
 }
 

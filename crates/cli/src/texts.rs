@@ -1,20 +1,22 @@
 //! Reads a file of texts, one per line, and passes them on in groups, with progress.
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use candle_blocks::Error;
 use candle_blocks::candle_core::Tensor;
 use candle_blocks::checkpoint::write::{
-    Overwrite, TensorRecord, write_streamed, write_tensor, write_whole,
+    Overwrite, TensorRecord, npy_header, write_streamed, write_tensor, write_whole,
 };
-use indicatif::{ProgressBar, ProgressStyle};
+use clap::ValueEnum;
 use safetensors::Dtype;
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
-use crate::{CommandOutcome, interrupt, output};
+use crate::progress::Progress;
+use crate::{CommandOutcome, input, interrupt, output};
 
 /// The name for vectors in an output file.
 pub const EMBEDDINGS: &str = "embeddings";
@@ -41,28 +43,101 @@ const NO_TEXTS: [(usize, &[u8], &str); 14] = [
 
 /// The source of the texts.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Texts")]
 pub struct TextArgs {
     /// A UTF-8 file with one text per line; `-` or nothing is standard input.
-    #[arg(value_name = "FILE")]
-    file: Option<PathBuf>,
+    #[arg(value_name = "FILE", default_value = "-", hide_default_value = true)]
+    file: PathBuf,
+    /// How texts are written: one per line, or as JSON Lines, which may hold line breaks: a string on each line, or an object
+    /// whose `text` is one [default: jsonl if FILE ends in .jsonl, otherwise lines].
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    texts: Option<TextFormat>,
     /// The maximum number of tokens in a text, special tokens included [default: from the model's files].
     #[arg(long, value_name = "N")]
     pub max_length: Option<usize>,
 }
 
+/// How a file's texts are written.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub enum TextFormat {
+    Lines,
+    Jsonl,
+}
+
+/// A text in a JSON Lines file.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum TextLine {
+    Text(String),
+    Object { text: String },
+}
+
 impl TextArgs {
-    /// Returns the lines, without line breaks.
+    /// Returns the texts.
     pub fn read(&self) -> Result<Vec<String>> {
-        let (name, bytes) = match self.path() {
-            Some(path) => (self.name(), std::fs::read(path)),
-            None => {
-                let mut bytes = Vec::new();
-                let read = std::io::stdin().lock().read_to_end(&mut bytes);
-                (self.name(), read.map(|_| bytes))
+        match self.format() {
+            TextFormat::Lines => self.lines(),
+            TextFormat::Jsonl => self.json_lines(
+                |line| match line {
+                    TextLine::Text(text) | TextLine::Object { text } => text,
+                },
+                "expected a JSON string, or an object whose \"text\" is one; --texts lines reads each line as it is",
+            ),
+        }
+    }
+
+    /// Returns pairs of texts: two with a tab between them, or a JSON array of two strings.
+    pub fn pairs(&self) -> Result<Vec<(String, String)>> {
+        if self.format() == TextFormat::Jsonl {
+            return self.json_lines(
+                |pair| pair,
+                "expected a JSON array of two strings; --texts lines reads lines with a tab between two texts",
+            );
+        }
+        let pair = |(i, line): (usize, String)| match line.split_once('\t') {
+            Some((first, second)) if !second.contains('\t') => {
+                Ok((first.to_string(), second.to_string()))
             }
+            _ => bail!(
+                "{}: line {} is not a pair: --pairs needs one tab between two texts",
+                self.name(),
+                i + 1
+            ),
         };
-        let bytes = bytes.with_context(|| format!("{name}: cannot read"))?;
-        let text = String::from_utf8(bytes).map_err(|error| {
+        self.lines()?.into_iter().enumerate().map(pair).collect()
+    }
+
+    /// Reads each line as JSON, and converts it. `expected` completes the error for another line.
+    pub fn json_lines<J: DeserializeOwned, L>(
+        &self,
+        convert: impl Fn(J) -> L,
+        expected: &str,
+    ) -> Result<Vec<L>> {
+        if self.texts == Some(TextFormat::Lines) {
+            bail!("--texts lines: here each line is JSON; leave the option out");
+        }
+        let read = |(i, line): (usize, &String)| {
+            let read = serde_json::from_str(line).map(&convert);
+            read.map_err(|error| {
+                anyhow::anyhow!("{}: line {}: {error}; {expected}", self.name(), i + 1)
+            })
+        };
+        self.lines()?.iter().enumerate().map(read).collect()
+    }
+
+    /// Returns how the texts are written.
+    fn format(&self) -> TextFormat {
+        let is_jsonl = self.file.extension().is_some_and(|end| end == "jsonl");
+        self.texts.unwrap_or(match is_jsonl {
+            true => TextFormat::Jsonl,
+            false => TextFormat::Lines,
+        })
+    }
+
+    /// Returns the lines, without line breaks.
+    fn lines(&self) -> Result<Vec<String>> {
+        let name = self.name();
+        let text = String::from_utf8(input::bytes(&self.file)?).map_err(|error| {
             let is_at = |(at, magic, _): &&(usize, &[u8], &str)| {
                 error.as_bytes()[(*at).min(error.as_bytes().len())..].starts_with(magic)
             };
@@ -92,16 +167,9 @@ impl TextArgs {
         Ok(lines)
     }
 
-    /// Returns the file, unless it is standard input.
-    pub fn path(&self) -> Option<&Path> {
-        let path = self.file.as_deref();
-        path.filter(|path| *path != Path::new("-"))
-    }
-
     /// Returns the file's name for error messages.
     pub fn name(&self) -> String {
-        let name = self.path().map(|path| path.display().to_string());
-        name.unwrap_or_else(|| "standard input".to_string())
+        input::name(&self.file)
     }
 
     /// Passes the lines to `work` in groups, until all are done or Ctrl-C is pressed. An error about a text names its
@@ -130,7 +198,7 @@ impl TextArgs {
 
 impl Inputs for TextArgs {
     fn contain(&self, existing: &Path) -> bool {
-        self.path().is_some_and(|path| is_same(path, existing))
+        is_same(&self.file, existing)
     }
 }
 
@@ -153,17 +221,15 @@ pub fn in_groups<T>(
     mut work: impl FnMut(usize, &[T]) -> Result<()>,
 ) -> Result<CommandOutcome> {
     let begin = Instant::now();
-    let style = format!("[{{wide_bar}}] {{pos}}/{{len}} {noun}, {{per_sec}}, {{eta}} left");
-    let bar = ProgressBar::new(items.len() as u64);
-    bar.set_style(ProgressStyle::with_template(&style)?);
+    let progress = Progress::of(items.len(), noun)?;
     let mut n_done = 0;
     while n_done < items.len() && !interrupt::was_pressed() {
         let some = &items[n_done..items.len().min(n_done + at_once)];
         work(n_done, some)?;
         n_done += some.len();
-        bar.set_position(n_done as u64);
+        progress.set(n_done);
     }
-    bar.finish_and_clear();
+    drop(progress);
     let seconds = begin.elapsed().as_secs_f64();
     output::warn(format_args!(
         "{n_done} {noun} in {seconds:.2} s, {:.1} {noun}/s",
@@ -212,10 +278,11 @@ impl PromptArgs {
     }
 }
 
-/// The format of the output file.
-#[derive(Clone, Copy, PartialEq)]
+/// The format of the output.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub enum OutputFormat {
     Safetensors,
+    Npy,
     Jsonl,
 }
 
@@ -224,17 +291,64 @@ impl OutputFormat {
     pub fn of(output: &Path, inputs: &impl Inputs, model: &Path) -> Result<Self> {
         let format = match output.extension().and_then(|end| end.to_str()) {
             Some("safetensors") => Self::Safetensors,
+            Some("npy") => Self::Npy,
             Some("jsonl") => Self::Jsonl,
             _ => bail!(
-                "{}: --output must end in .safetensors or .jsonl, which selects the format",
+                "{}: --output must end in .safetensors, .npy or .jsonl, which selects the format",
                 output.display()
             ),
         };
-        output::check(output, |existing| {
-            let is_inside = |folder: PathBuf| existing.starts_with(folder);
-            inputs.contain(existing) || model.canonicalize().is_ok_and(is_inside)
-        })?;
+        check_output(output, inputs, model)?;
         Ok(format)
+    }
+}
+
+/// Checks that an output can be written and is no input.
+fn check_output(output: &Path, inputs: &impl Inputs, model: &Path) -> Result<()> {
+    output::check(output, |existing| {
+        let is_inside = |folder: PathBuf| existing.starts_with(folder);
+        inputs.contain(existing) || model.canonicalize().is_ok_and(is_inside)
+    })
+}
+
+/// A file, or `-` for standard output, and the format of what is written there.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Output")]
+pub struct VectorOutput {
+    /// The file to write: .safetensors with `embeddings` [n, d] (where each token has one, those of all lines, and the number
+    /// of each in `lengths`), .npy with that array alone, or .jsonl with one object per line, in which a vector over
+    /// the vocabulary is `weights` by token. `-` is standard output.
+    #[arg(long, short, value_name = "FILE")]
+    pub output: PathBuf,
+    /// The format, instead of the one that the name of the file selects [default for `-`: jsonl].
+    #[arg(long, value_enum)]
+    format: Option<OutputFormat>,
+    /// Replace an existing file. Without this option the program asks on a terminal, and refuses elsewhere.
+    #[arg(long)]
+    replace: bool,
+}
+
+impl VectorOutput {
+    /// Returns the format, and checks that the output can be written, is no input, and may be replaced.
+    pub fn format(&self, inputs: &impl Inputs, model: &Path) -> Result<OutputFormat> {
+        if !input::is_standard(&self.output) {
+            let format = match self.format {
+                Some(format) => check_output(&self.output, inputs, model).map(|()| format),
+                None => OutputFormat::of(&self.output, inputs, model),
+            }?;
+            output::check_replaced(&self.output, self.replace)?;
+            return Ok(format);
+        }
+        let format = self.format.unwrap_or(OutputFormat::Jsonl);
+        match format {
+            OutputFormat::Safetensors => {
+                bail!("--output -: standard output takes --format jsonl or npy, not safetensors")
+            }
+            OutputFormat::Npy if std::io::stdout().is_terminal() => bail!(
+                "--output -: standard output is a terminal, and --format npy is not text; redirect it"
+            ),
+            _ => Ok(format),
+        }
     }
 }
 
@@ -247,43 +361,72 @@ pub struct TextResults<T> {
 }
 
 impl<T: Serialize> TextResults<T> {
-    /// Writes the results; after Ctrl-C, under the name of a partial file.
+    /// Writes the results; after Ctrl-C, under the name of a partial file. `-` is standard output.
     pub fn write(
         &self,
         output: &Path,
         format: OutputFormat,
         outcome: &CommandOutcome,
     ) -> Result<()> {
+        if input::is_standard(output) {
+            let mut bytes = Vec::new();
+            self.write_to(&mut bytes, output, format)?;
+            return output::print_bytes(&bytes);
+        }
         let path = &match outcome {
             CommandOutcome::Interrupted => output::partial(output),
             _ => output.to_path_buf(),
         };
         match format {
             OutputFormat::Safetensors => self.write_tensors(path)?,
-            OutputFormat::Jsonl => write_whole(path, |out: &mut dyn Write| {
-                self.lines.iter().try_for_each(|line| {
-                    let written = serde_json::to_writer(&mut *out, line).map_err(Into::into);
-                    let written = written.and_then(|()| out.write_all(b"\n"));
-                    written.map_err(|cause| Error::Io {
-                        path: path.clone(),
-                        action: "write",
-                        cause,
-                    })
-                })
-            })?,
+            _ => write_whole(path, |out: &mut dyn Write| self.write_to(out, path, format))?,
         }
         Ok(())
     }
 
-    fn write_tensors(&self, path: &Path) -> Result<()> {
-        let record = |(name, tensor): &(String, Tensor)| {
-            let mut record = TensorRecord::of(name, tensor)?;
-            if self.signed == Some(name.as_str()) {
-                record.dtype = Dtype::I8;
-            }
-            Ok(record)
+    /// Writes the lines, or the first tensor in NumPy's format.
+    fn write_to(
+        &self,
+        out: &mut dyn Write,
+        path: &Path,
+        format: OutputFormat,
+    ) -> candle_blocks::Result<()> {
+        let failed = |cause| Error::Io {
+            path: path.to_path_buf(),
+            action: "write",
+            cause,
         };
-        let records = self.tensors.iter().map(record);
+        if format == OutputFormat::Npy
+            && let [(name, tensor), ..] = self.tensors.as_slice()
+        {
+            let header = npy_header(&self.record(name, tensor)?)?;
+            out.write_all(&header).map_err(failed)?;
+            write_tensor(name, tensor, &mut |bytes| {
+                out.write_all(bytes).map_err(failed)
+            })?;
+        }
+        if format == OutputFormat::Jsonl {
+            for line in &self.lines {
+                let written = serde_json::to_writer(&mut *out, line).map_err(Into::into);
+                let written = written.and_then(|()| out.write_all(b"\n"));
+                written.map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the record of one of the tensors.
+    fn record(&self, name: &str, tensor: &Tensor) -> candle_blocks::Result<TensorRecord> {
+        let mut record = TensorRecord::of(name, tensor)?;
+        if self.signed == Some(name) {
+            record.dtype = Dtype::I8;
+        }
+        Ok(record)
+    }
+
+    fn write_tensors(&self, path: &Path) -> Result<()> {
+        let records = self.tensors.iter();
+        let records = records.map(|(name, tensor)| self.record(name, tensor));
         let records = records.collect::<candle_blocks::Result<_>>()?;
         let to = (path, Overwrite::Allowed);
         write_streamed(to, records, None, |name, write| {
@@ -306,6 +449,7 @@ pub struct JsonLines<'p, T> {
 impl<'p, T: Serialize> JsonLines<'p, T> {
     /// Starts without lines. Checks that the file, if one is given, can be written and is no input.
     pub fn to(output: Option<&'p PathBuf>, inputs: &impl Inputs, model: &Path) -> Result<Self> {
+        let output = output.filter(|output| !input::is_standard(output));
         if let Some(output) = output
             && OutputFormat::of(output, inputs, model)? != OutputFormat::Jsonl
         {

@@ -9,26 +9,29 @@ use anyhow::{Result, bail};
 use candle_blocks::Error;
 use candle_blocks::checkpoint::write::write_whole;
 use candle_blocks::generate::SpeechTask;
-use candle_blocks::speech::{Audio, SpeechOptions, TimestampKind, Transcript};
+use candle_blocks::speech::{Audio, PromptCondition, SpeechOptions, TimestampKind, Transcript};
 use clap::builder::TypedValueParser;
 
 use crate::model::{ComputeArgs, Form, ModelArgs, names};
-use crate::{CommandOutcome, interrupt, output};
+use crate::output::Escaped;
+use crate::progress::Progress;
+use crate::{CommandOutcome, input, interrupt, output};
 
 /// Commands for the end of the help.
 const EXAMPLES: &str = "Examples:
   candle-blocks transcribe --model whisper-tiny talk.mp3
   candle-blocks transcribe --model whisper-small --language german --task translate --output talk.srt talk.m4a
-  candle-blocks transcribe --model whisper-tiny --timestamps word a.wav b.flac --output talks.jsonl";
+  candle-blocks transcribe --model whisper-tiny --timestamps word a.wav b.flac --output talks.jsonl
+  candle-blocks transcribe -m whisper-small --temperatures 0,0.2,0.4,0.6,0.8,1 --condition-on-prev-tokens true talk.mp3";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// WAV, FLAC, MP3, Ogg Vorbis or M4A (AAC) files.
+    /// WAV, FLAC, MP3, Ogg Vorbis or M4A (AAC) files; `-` is standard input.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// The language that is spoken, by its name or code [default: the model detects it].
-    #[arg(long, value_name = "LANGUAGE")]
+    #[arg(long, short, value_name = "LANGUAGE")]
     language: Option<String>,
     /// Transcribe in the language that is spoken, or translate to English [default: from the model's files].
     #[arg(long, value_parser = names(&["transcribe", "translate"])
@@ -43,12 +46,71 @@ pub struct Args {
     beams: Option<usize>,
     /// The file to write: .jsonl with an object for each clip, .txt with a line for each, or .srt or .vtt with subtitles for a
     /// single clip. Without it, the objects are printed.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    decoding: DecodingArgs,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     compute: ComputeArgs,
+}
+
+/// Settings for decoding Whisper's windows; each but the prompt's replaces the model's own.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Whisper's windows")]
+struct DecodingArgs {
+    /// The temperatures for decoding a window, one after another while a threshold is passed [default: 0].
+    #[arg(long, value_name = "T,T", value_delimiter = ',')]
+    temperatures: Vec<f64>,
+    /// Decode a window again whose tokens can be compressed by more than this factor.
+    #[arg(long, value_name = "RATIO")]
+    compression_ratio_threshold: Option<f64>,
+    /// Decode a window again whose tokens' mean log probability is below this.
+    #[arg(long, value_name = "MEAN", allow_negative_numbers = true)]
+    logprob_threshold: Option<f64>,
+    /// Leave out a window below the threshold for log probabilities whose probability of silence is above this.
+    #[arg(long, value_name = "P")]
+    no_speech_threshold: Option<f64>,
+    /// Let each window read the text of the windows before it, or not.
+    #[arg(long, value_name = "BOOL")]
+    condition_on_prev_tokens: Option<bool>,
+    /// A text that seems to precede the clip, such as the names in it.
+    #[arg(long, short, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// The windows that the prompt precedes, if they read earlier text [default: first-segment].
+    #[arg(long, value_name = "WINDOWS", requires = "prompt",
+        value_parser = names(&["first-segment", "all-segments"])
+            .try_map(|name| name.parse::<PromptCondition>()))]
+    prompt_condition: Option<PromptCondition>,
+}
+
+impl DecodingArgs {
+    /// Adds the settings to the options for opening the model.
+    fn over(&self, mut options: SpeechOptions) -> SpeechOptions {
+        if !self.temperatures.is_empty() {
+            options = options.temperatures(self.temperatures.as_slice());
+        }
+        if let Some(ratio) = self.compression_ratio_threshold {
+            options = options.compression_ratio_threshold(ratio);
+        }
+        if let Some(mean) = self.logprob_threshold {
+            options = options.logprob_threshold(mean);
+        }
+        if let Some(probability) = self.no_speech_threshold {
+            options = options.no_speech_threshold(probability);
+        }
+        if let Some(reads) = self.condition_on_prev_tokens {
+            options = options.condition_on_prev_tokens(reads);
+        }
+        if let Some(prompt) = &self.prompt {
+            options = options.prompt(prompt.as_str());
+        }
+        if let Some(condition) = self.prompt_condition {
+            options = options.prompt_condition(condition);
+        }
+        options
+    }
 }
 
 /// The result format.
@@ -147,7 +209,8 @@ pub fn transcribe(args: &Args) -> Result<CommandOutcome> {
         );
     }
     args.model.note_unread(&path);
-    let transcriber = options(args)?.timestamps(timestamps).transcriber(&path)?;
+    let options = options(args)?.timestamps(timestamps);
+    let transcriber = Progress::loading(|| options.transcriber(&path))?;
     output::notes(&transcriber.notes());
     let (begin, mut seconds, mut n_done) = (Instant::now(), 0.0, 0);
     let mut written = Vec::new();
@@ -155,10 +218,12 @@ pub fn transcribe(args: &Args) -> Result<CommandOutcome> {
         if interrupt::was_pressed() {
             break;
         }
-        let sound = Audio::read(file, transcriber.rate())?;
-        let transcript = transcriber.transcribe(&sound);
-        let transcript = transcript
-            .map_err(|error| anyhow::Error::new(error).context(file.display().to_string()))?;
+        let sound = read(file, transcriber.rate())?;
+        let name = input::name(file);
+        let transcript = Progress::during(&format!("transcribing {}", Escaped(&name)), || {
+            transcriber.transcribe(&sound)
+        });
+        let transcript = transcript.map_err(|error| error.context(name))?;
         let text = format.written(&transcript, sound.seconds())?;
         match args.output {
             Some(_) => written.push(text),
@@ -192,6 +257,14 @@ pub fn transcribe(args: &Args) -> Result<CommandOutcome> {
     Ok(outcome)
 }
 
+/// Reads a file, or standard input.
+fn read(file: &Path, rate: u32) -> Result<Audio> {
+    Ok(match input::is_standard(file) {
+        true => Audio::from_bytes(input::bytes(file)?, Path::new(&input::name(file)), rate)?,
+        false => Audio::read(file, rate)?,
+    })
+}
+
 /// Returns the options for opening the model.
 fn options(args: &Args) -> Result<SpeechOptions> {
     let mut options = SpeechOptions::default().checkpoint(args.model.options());
@@ -208,7 +281,7 @@ fn options(args: &Args) -> Result<SpeechOptions> {
     if let Some(beams) = args.beams {
         options = options.beams(beams);
     }
-    Ok(options)
+    Ok(args.decoding.over(options))
 }
 
 #[cfg(test)]

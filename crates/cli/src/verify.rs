@@ -7,7 +7,9 @@ use candle_blocks::Precision;
 use candle_blocks::candle_core::DType;
 use candle_blocks::verify::{Comparer, Fixture, Scope};
 
+use crate::input::InputFile;
 use crate::model::{ComputeArgs, Form, ModelArgs};
+use crate::progress::Progress;
 use crate::run::{note_weights, trace_input};
 use crate::{CommandOutcome, output};
 
@@ -19,8 +21,8 @@ const EXAMPLES: &str = "Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The fixture: a safetensors file with an input (hidden_states, or input_ids for the whole model) and PyTorch's results.
-    #[arg(long, value_name = "FILE")]
+    /// The fixture: a safetensors file (`-` is standard input) with an input (hidden_states, or input_ids for the whole model) and PyTorch's results.
+    #[arg(long, short, value_name = "FILE")]
     fixture: PathBuf,
     /// Also compare the gradients of the input and of every parameter.
     #[arg(long)]
@@ -38,9 +40,11 @@ pub fn verify(args: &Args) -> Result<CommandOutcome> {
     let compute = &args.compute;
     let device = compute.device()?;
     let checkpoint = args.model.open()?;
-    let fixture = Fixture::open(&args.fixture)?;
+    let file = InputFile::of(&args.fixture)?;
+    let fixture = Fixture::open(file.path())?;
     let input = trace_input(&fixture)?;
-    let stages = compute.stages(&device, &checkpoint, &input, args.backward, &args.fixture)?;
+    let run = || compute.stages(&device, &checkpoint, &input, args.backward, file.path());
+    let stages = Progress::during("running the model", run)?;
     let scope = match args.backward {
         true => Scope::ForwardAndBackward,
         false => Scope::Forward,

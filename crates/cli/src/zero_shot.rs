@@ -1,14 +1,12 @@
 //! `candle-blocks classify --labels`: scores labels that the caller names.
 
-use std::path::PathBuf;
-
 use anyhow::{Result, bail};
-use candle_blocks::text::{HypothesisTemplate, RankedLabels, TextOptions};
+use candle_blocks::text::{HypothesisTemplate, RankedLabels};
 use serde::Serialize;
 
-use crate::model::{ModelArgs, note_adapters};
-use crate::texts::{JsonLines, TextArgs};
-use crate::{CommandOutcome, output};
+use crate::CommandOutcome;
+use crate::progress::Progress;
+use crate::task::{Task, TaskArgs, note_loaded};
 
 /// Labels of the caller.
 #[derive(clap::Args)]
@@ -62,25 +60,21 @@ impl ZeroShotArgs {
     pub fn classify(
         &self,
         labels: &[&str],
-        (texts, model): (&TextArgs, &ModelArgs),
-        options: TextOptions,
-        output: Option<&PathBuf>,
+        args: &TaskArgs,
+        Task {
+            path,
+            lines,
+            options,
+        }: Task,
     ) -> Result<CommandOutcome> {
-        let path = model.path()?;
-        let mut results = JsonLines::to(output, texts, &path)?;
-        let lines = texts.read()?;
-        model.note_unread(&path);
         let template = self.hypothesis_template.clone().unwrap_or_default();
-        let classifier = { options.zero_shot_classifier(&path)? }
+        let classifier = Progress::loading(|| options.zero_shot_classifier(&path))?
             .with_template(template)
             .with_multi_label(self.multi_label);
-        note_adapters(classifier.adapters());
-        output::notes(classifier.notes());
-        let outcome = texts.each(&lines, |lines| {
+        note_loaded(classifier.adapters(), classifier.notes());
+        args.run(&path, &lines, |lines| {
             let ranked = classifier.classify(lines, labels)?.into_iter();
-            results.extend(ranked.map(RankedLine::from))
-        })?;
-        results.finish(&outcome)?;
-        Ok(outcome)
+            Ok(ranked.map(RankedLine::from).collect())
+        })
     }
 }

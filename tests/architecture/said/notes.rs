@@ -32,6 +32,11 @@ const fn note(words: &'static str, given: &'static str, without: &'static str) -
 const USUAL: &str = "usual_models_get_no_note";
 
 pub const NOTES: &[Note] = &[
+    note(
+        "the ranges are not in a .npy file",
+        "a_numpy_file_holds_the_array_of_the_safetensors_file",
+        "a_numpy_file_holds_the_array_of_the_safetensors_file",
+    ),
     // Files.
     note(
         "is no token of the vocabulary",

@@ -12,7 +12,7 @@ const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ m
                         {{ tools | tojson }}{{ documents | tojson }}{{ thinks }}{% if add_generation_prompt %}<assistant>{% endif %}";
 
 /// Returns a copy of the byte-level model with a chat template, and files with a conversation.
-fn folder() -> Option<TempDir> {
+pub fn folder() -> Option<TempDir> {
     if !is_present("tiny-gpt-text") {
         return None;
     }
@@ -30,7 +30,7 @@ fn folder() -> Option<TempDir> {
     Some(folder)
 }
 
-fn generate(folder: &Path, arguments: &[&str]) -> Answer {
+pub fn generate(folder: &Path, arguments: &[&str]) -> Answer {
     let mut command = program();
     command
         .current_dir(folder)

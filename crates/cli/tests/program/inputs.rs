@@ -108,7 +108,13 @@ fn an_image_or_audio_in_place_of_texts_is_named() {
             .arg("--model")
             .arg(weights("text/joined"));
         let output = folder.path().join("vectors.jsonl");
-        answer(command.arg(&path).arg("--output").arg(output))
+        answer(
+            command
+                .arg(&path)
+                .arg("--replace")
+                .arg("--output")
+                .arg(output),
+        )
     };
     for (bytes, kind) in [
         (&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], "a PNG image"),

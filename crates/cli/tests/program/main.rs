@@ -29,6 +29,7 @@ mod weights;
 
 mod adapters;
 mod bench;
+mod chat;
 mod cli;
 mod control_characters;
 mod conversation;
@@ -44,6 +45,7 @@ mod inspect_mismatch;
 #[cfg(unix)]
 mod interrupted;
 mod like;
+mod manual;
 mod memory_limits;
 mod notes;
 #[cfg(unix)]
@@ -53,9 +55,11 @@ mod quantize;
 mod refused;
 mod run;
 mod speech;
+mod standard_input;
 mod tasks;
 mod texts;
 #[cfg(feature = "media")]
 mod transcribe;
 mod two_stacks;
+mod vectors;
 mod whole_models;

@@ -299,7 +299,12 @@ fn bad_texts_outputs_and_models_are_refused_in_one_line() {
         &["texts.txt", "line 2", "0xe9", "iconv"],
     );
     refused(b"", "v.jsonl", &[], &["texts.txt", "is empty"]);
-    refused(b"boats", "v.npy", &[], &["v.npy", ".safetensors", ".jsonl"]);
+    refused(
+        b"boats",
+        "v.npz",
+        &[],
+        &["v.npz", ".safetensors", ".npy", ".jsonl"],
+    );
     refused(b"boats", "no/v.jsonl", &[], &["folder that does not exist"]);
     refused(
         b"boats",
@@ -550,7 +555,7 @@ fn vectors_are_written_quantized_with_ranges_that_calibrate_others() {
     let folder = Folder::with(TEXTS);
     let model = weights("text/joined");
     let embed = |to: &str, flags: &[&str]| {
-        let said = folder.says("embed", &model, to, flags);
+        let said = folder.says("embed", &model, to, &[flags, &["--replace"]].concat());
         said.assert_status(0);
     };
     let texts: Vec<&str> = TEXTS.lines().collect();
