@@ -132,6 +132,7 @@ pub(super) enum Step {
     Channels,
     Vector,
     NegatedExponential,
+    NegatedExponentials,
 }
 
 /// Returns a value that is there, null included.

@@ -3,11 +3,7 @@
 use crate::checkpoint::scheme::matches;
 
 /// The arithmetic that an architecture has and the crate lacks, for a message, by name patterns.
-const LACKING: [(&[&str], &str); 10] = [
-    (
-        &["mamba", "jamba", "falcon-h1"],
-        "state-space layers (read from safetensors alone)",
-    ),
+const LACKING: [(&[&str], &str); 9] = [
     (&["plamo2"], "state-space layers"),
     (&["rwkv*", "arwkv*"], "recurrent layers"),
     (

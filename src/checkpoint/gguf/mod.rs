@@ -266,6 +266,8 @@ enum ConversionStep {
     Vector,
     /// A vector is stored as minus its exponential, perhaps as a matrix.
     NegatedExponential,
+    /// Each element of a matrix is stored as minus its exponential.
+    NegatedExponentials,
 }
 
 /// A tensor in blocks, or one of several in a stack.
@@ -308,11 +310,7 @@ impl BlockTensor {
             return self;
         }
         let name = &self.part.name;
-        let module = name
-            .strip_suffix(".weight")
-            .and_then(|m| m.rsplit('.').next());
-        let is_vector =
-            name.ends_with(".bias") || module.is_some_and(|module| module.contains("norm"));
+        let is_vector = name.ends_with(".bias") || local(name).contains("norm");
         while is_vector && self.shape.len() > 1 && self.shape[0] == 1 {
             self.shape.remove(0);
         }
@@ -376,7 +374,7 @@ impl Compute for BlockTensor {
             ConversionStep::LessOne => {
                 Ok(of(rows)?.into_iter().map(|number| number - 1.0).collect())
             }
-            ConversionStep::NegatedExponential => {
+            ConversionStep::NegatedExponential | ConversionStep::NegatedExponentials => {
                 let logarithm = |number: f32| match number < 0.0 {
                     true => Ok((-f64::from(number)).ln() as f32),
                     false => {

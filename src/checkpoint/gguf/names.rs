@@ -88,6 +88,7 @@ impl Architecture {
             Some(Step::Channels) => ConversionStep::Channels,
             Some(Step::Vector) => ConversionStep::Vector,
             Some(Step::NegatedExponential) => ConversionStep::NegatedExponential,
+            Some(Step::NegatedExponentials) => ConversionStep::NegatedExponentials,
             _ => ConversionStep::None,
         }
     }
@@ -95,10 +96,12 @@ impl Architecture {
 
 /// Returns a tensor's module and parameter. The parameter is empty for a tensor that is named as its module.
 fn parts_of(name: &str) -> (&str, &str) {
+    let is_block = |stem: &str| {
+        let number = stem.strip_prefix("blk.");
+        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
     match name.rsplit_once('.') {
-        Some((block, module)) if module.starts_with("ssm_") && block.starts_with("blk.") => {
-            (name, "")
-        }
+        Some((block, _)) if is_block(block) => (name, ""),
         Some(parts) => parts,
         None => (name, ""),
     }

@@ -205,7 +205,7 @@ impl EntrySource {
                 | ConversionStep::Channels
                 | ConversionStep::Vector => {}
                 ConversionStep::LessOne => one.iter_mut().for_each(|number| *number += 1.0),
-                ConversionStep::NegatedExponential => {
+                ConversionStep::NegatedExponential | ConversionStep::NegatedExponentials => {
                     one.iter_mut().for_each(|number| *number = -number.exp());
                 }
                 ConversionStep::Unpermute(n_heads, n_turned) => {

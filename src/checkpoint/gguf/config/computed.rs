@@ -31,6 +31,8 @@ const ALL: &[(&str, Compute)] = &[
         Ok(json!(keys.number(keys.first(names))?))
     }),
     ("layers-of-attention", |keys, _| keys.layers_of_attention()),
+    ("period", |keys, of| Ok(keys.period(of)?.0.into())),
+    ("offset", |keys, of| Ok(keys.period(of)?.1.into())),
     ("recurrent-layers", |keys, _| keys.recurrent_layers()),
     ("divided", |keys, names| keys.divided(names)),
     ("sections", |keys, _| keys.sections()),
@@ -250,6 +252,40 @@ impl Keys<'_> {
         let layers = self.key_heads()?.into_iter().enumerate();
         let attended = layers.filter(|(_, n)| *n > 0).map(|(i, _)| i);
         Ok(attended.collect())
+    }
+
+    /// The distance between layers that have more than 0 under a key, or a tensor that is named behind it, and the first such layer.
+    fn period(&self, of: &str) -> Result<(usize, usize)> {
+        let (key, tensor) = of
+            .split_once(' ')
+            .map_or((of, None), |(key, tensor)| (key, Some(tensor)));
+        let has: Vec<bool> = match tensor {
+            Some(tensor) => (0..self.n_blocks()?)
+                .map(|i| self.exists(&tensor.replace("{i}", &i.to_string())))
+                .collect(),
+            None => self
+                .of_used_layers(key)?
+                .into_iter()
+                .map(|n| n > 0)
+                .collect(),
+        };
+        let mut layers = (0..has.len()).filter(|&i| has[i]);
+        let first = layers.next().unwrap_or(has.len());
+        let period = match layers.next() {
+            Some(second) => second - first,
+            None => has.len().max(first + 1),
+        };
+        match (0..has.len()).all(|i| has[i] == (i % period == first)) {
+            true => Ok((period, first)),
+            false => {
+                let layers: Vec<usize> = (0..has.len()).filter(|&i| has[i]).collect();
+                let what = tensor.unwrap_or("more than 0");
+                let reason = format!(
+                    "layers {layers:?} have {what}, expected layers at one distance, which begin within it"
+                );
+                Err(self.error(key, reason))
+            }
+        }
     }
 
     /// The types of layers: the file says which are recurrent, or at which interval layers have attention.

@@ -21,7 +21,7 @@ const SIZES: [(&str, &str); 8] = [
          attention.key_length attention.value_length attention.head_count rope.dimension_count",
     ),
     (
-        "linear_attn mamba. mixer.in mixer.conv mixer.norm mixer.A mixer.D mixer.dt mixer.out",
+        "linear_attn mamba. mixer.in mixer.conv mixer.norm mixer.A mixer.D mixer.dt mixer.x mixer.out",
         "ssm.time_step_rank ssm.group_count ssm.inner_size ssm.state_size ssm.conv_kernel full_attention_interval",
     ),
     ("per_layer", "embedding_length_per_layer_input"),
