@@ -197,9 +197,9 @@ fn keys_of_a_wrong_type_or_an_unknown_architecture_are_named() {
             .u32(TEXT)
             .text(architecture)
     };
-    let unknown = said(of("mamba").text("x").u32(4).u32(1));
+    let unknown = said(of("rwkv7").text("x").u32(4).u32(1));
     assert!(
-        unknown.contains("mamba") && unknown.contains("qwen3"),
+        unknown.contains("rwkv7") && unknown.contains("qwen3"),
         "{unknown}"
     );
     let wrong = said(of("llama").text("llama.block_count").u32(TEXT).text("two"));

@@ -57,6 +57,10 @@ fn a_missing_tensor_of_a_mixer_is_named() {
         ("bamba", "ssm_norm.weight", "model.layers.0.mamba.norm"),
         ("mamba2", "ssm_a", "backbone.layers.0.mixer.A_log"),
         ("nemotron-h", "ssm_dt.bias", "layers.0.mixer.dt_bias"),
+        ("mamba", "ssm_a", "backbone.layers.0.mixer.A_log"),
+        ("falcon-mamba", "ssm_x.weight", "layers.0.mixer.x_proj"),
+        ("jamba", "ssm_b_norm.weight", "layers.0.mamba.b_layernorm"),
+        ("falcon-h1", "ssm_d", "model.layers.0.mamba.D"),
     ] {
         let missing = format!("blk.0.{tensor}");
         let said = refused(name, |tensors| tensors.retain(|of| of.name != missing));
@@ -84,6 +88,9 @@ fn a_tensor_of_a_mixer_with_a_wrong_shape_is_named_with_both() {
         ("granitehybrid", "ssm_norm", "[24]", "[48]"),
         ("mamba2", "ssm_in", "[165, 24]", "[166, 24]"),
         ("nemotron-h", "ssm_out", "[23, 48]", "[24, 48]"),
+        ("mamba", "ssm_x", "[12, 48]", "[13, 48]"),
+        ("jamba", "ssm_dt", "[47, 3]", "[48, 3]"),
+        ("falcon-h1", "ssm_out", "[23, 32]", "[24, 32]"),
     ] {
         let said = refused(name, |tensors| {
             let tensor = find(tensors, &format!("blk.0.{module}.weight"));
@@ -102,7 +109,15 @@ fn a_rate_that_is_not_below_zero_is_refused() {
     if !is_present(FOLDER) {
         return;
     }
-    for name in ["qwen35", "granitehybrid", "mamba2", "nemotron-h"] {
+    for name in [
+        "qwen35",
+        "granitehybrid",
+        "mamba2",
+        "nemotron-h",
+        "mamba",
+        "jamba",
+        "falcon-h1",
+    ] {
         let said = refused(name, |tensors| find(tensors, "blk.0.ssm_a").bytes.fill(0));
         for part in ["blk.0.ssm_a", "contains 0", "below 0"] {
             assert!(said.contains(part), "{name}: {said}");
@@ -119,6 +134,11 @@ fn keys_of_mixers_that_do_not_fit_are_refused_by_name() {
         let head = [9u32.to_le_bytes(), 7u32.to_le_bytes()].concat();
         [head, (n as u64).to_le_bytes().to_vec(), vec![1; n]].concat()
     };
+    let sizes = |of: &[u32]| {
+        let head = [9u32.to_le_bytes(), 4u32.to_le_bytes()].concat();
+        let items = of.iter().flat_map(|size| size.to_le_bytes()).collect();
+        [head, (of.len() as u64).to_le_bytes().to_vec(), items].concat()
+    };
     for (name, key, value) in [
         ("qwen35", "qwen35.ssm.inner_size", whole(50)),
         ("qwen35", "qwen35.attention.recurrent_layers", layers(3)),
@@ -127,6 +147,13 @@ fn keys_of_mixers_that_do_not_fit_are_refused_by_name() {
         ("bamba", "granitehybrid.residual_scale", whole(2)),
         ("granitehybrid", "granitehybrid.rope.freq_scale", whole(2)),
         ("mamba2", "mamba2.ssm.inner_size", whole(50)),
+        ("mamba", "mamba.ssm.inner_size", whole(50)),
+        ("falcon-h1", "falcon-h1.ssm.inner_size", whole(34)),
+        (
+            "jamba",
+            "jamba.attention.head_count_kv",
+            sizes(&[0, 2, 2, 0, 0]),
+        ),
         ("nemotron-h", "nemotron_h.expert_count", whole(2)),
         (
             "nemotron-h-groups",

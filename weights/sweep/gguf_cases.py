@@ -207,6 +207,12 @@ def granite_4(config: dict, tensors: Tensors) -> None:
     named("", layer_types=[kinds[kind] for kind in config["layer_types"]])(config, tensors)
 
 
+def experts_in_out(config: dict, tensors: Tensors) -> None:
+    """Experts `[d_in, d_out]`, as files of Qwen3-VL have them."""
+    for name in [name for name in tensors if ".experts." in name]:
+        tensors[name] = tensors[name].transpose(1, 2).contiguous()
+
+
 def kinds(letters: str) -> list[str]:
     """Nemotron-H's layers by a letter each."""
     return [{"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}[letter] for letter in letters]
@@ -228,6 +234,17 @@ OF_AXES = {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.75, "mrope_sec
 MAMBA = SPLIT | {
     **{"mamba_n_heads": 6, "mamba_d_head": 8, "mamba_expand": 2, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_conv_bias": True},
     **{"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"], "time_step_limit": [0.0, float("inf")]},
+}
+SELECTIVE = {"hidden_size": 24, "intermediate_size": 48, "expand": 2, "state_size": 5, "conv_kernel": 4, "time_step_rank": 3, "num_hidden_layers": 3, "layer_norm_epsilon": 2e-3, "use_conv_bias": True}
+JAMBA = SPLIT | {
+    **{"num_hidden_layers": 5, "attn_layer_period": 3, "attn_layer_offset": 1, "rms_norm_eps": 2e-3},
+    **{"mamba_expand": 2, "mamba_d_state": 5, "mamba_d_conv": 4, "mamba_dt_rank": 3, "mamba_conv_bias": True},
+}
+SIDE_BY_SIDE = WIDE | {
+    **{"num_hidden_layers": 2, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 2, "mamba_conv_bias": True, "time_step_limit": [0.0, float("inf")], "mamba_d_state": 16, "mamba_d_conv": 4, "rms_norm_eps": 2e-3},
+    # Powers of two, with which the converter multiplies weights of 16 bits without rounding.
+    **{"embedding_multiplier": 4.0, "lm_head_multiplier": 0.5, "attention_in_multiplier": 2.0, "attention_out_multiplier": 0.5, "key_multiplier": 0.25},
+    **{"ssm_in_multiplier": 2.0, "ssm_out_multiplier": 0.25, "mlp_multipliers": [0.5, 2.0], "ssm_multipliers": [0.5, 2.0, 0.25, 4.0, 1.0]},
 }
 LFM2 = SPLIT | {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3, "norm_eps": 2e-3}
 ALONE = {"hidden_size": 24, "n_groups": 2, "conv_kernel": 4, "layer_norm_epsilon": 2e-3, "use_conv_bias": True}
@@ -355,4 +372,13 @@ CASES = {
     "nemotron-h": Case("nemotron_h", NEMOTRON | {"layers_block_type": kinds("M-*M-")}, remote=lettered("M-*M-", model_type="nemotron_h_of_the_hub", **dict.fromkeys(NO_EXPERTS))),
     "nemotron-h-experts": Case("nemotron_h", NEMOTRON | OF_EXPERTS | {"n_group": 1, "topk_group": 1, "layers_block_type": kinds("ME*ME")}, remote=lettered("ME*ME")),
     "nemotron-h-groups": Case("nemotron_h", NEMOTRON | OF_EXPERTS | {"n_group": 3, "topk_group": 2, "layers_block_type": kinds("EM*EM")}, remote=lettered("EM*EM")),
+    "mamba": Case("mamba", SELECTIVE | {"tie_word_embeddings": False}),
+    "falcon-mamba": Case("falcon_mamba", SELECTIVE | {"state_size": 6, "mixer_rms_eps": 2e-3, "tie_word_embeddings": True}),
+    "jamba": Case("jamba", JAMBA | {"num_experts": 1, "num_experts_per_tok": 1}),
+    "jamba-experts": Case("jamba", JAMBA | {"num_experts": 4, "num_experts_per_tok": 2, "expert_layer_period": 2, "expert_layer_offset": 1}),
+    "falcon-h1": Case("falcon_h1", SIDE_BY_SIDE),
+    "falcon-h1-norm": Case("falcon_h1", SIDE_BY_SIDE | {"mamba_rms_norm": True, "mamba_norm_before_gate": False}),
+    "qwen3vlmoe": Case("qwen3_vl_moe", {"text_config": IMAGES["text_config"] | {"head_dim": 8, "rope_parameters": PLAIN | {"mrope_section": [2, 1, 1]}, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 10}}, remote=experts_in_out),
+    # Of the epsilon that the norms of latent attention have.
+    "mistral4": Case("mistral4", LATENT | GROUPED | {"rms_norm_eps": 1e-6, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "attention_bias": False, "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.7}}, remote=named("Mistral3ForConditionalGeneration")),
 }
