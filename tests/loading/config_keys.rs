@@ -590,14 +590,45 @@ fn a_temperature_by_position_has_its_beta_and_its_interval() {
     if !is_present("families") {
         return;
     }
-    for key in ["llama_4_scaling_beta", "original_max_position_embeddings"] {
-        let opened = open("ministral3", |config| {
-            let parameters = config["rope_parameters"].as_object_mut().unwrap();
-            parameters.remove(key).unwrap();
+    for (family, section) in [
+        ("ministral3", "rope_parameters"),
+        ("mistral4", "rope_scaling"),
+    ] {
+        for key in ["llama_4_scaling_beta", "original_max_position_embeddings"] {
+            let opened = open(family, |config| {
+                let parameters = config[section].as_object_mut().unwrap();
+                parameters.remove(key).unwrap();
+            });
+            let text = opened.expect_err(key).to_string();
+            assert!(text.contains(&format!("{key}\": missing")), "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_rotation_of_mistral4_is_yarn_over_the_rotated_part_of_its_heads() {
+    if !is_present("families") {
+        return;
+    }
+    for (key, value) in [
+        ("rope_type", json!("linear")),
+        ("partial_rotary_factor", json!(0.5)),
+    ] {
+        let opened = open("mistral4", |config| {
+            config["rope_scaling"][key] = value;
         });
         let text = opened.expect_err(key).to_string();
-        assert!(text.contains(&format!("{key}\": missing")), "{text}");
+        assert!(text.contains(key) && text.contains("expected"), "{text}");
     }
+    // The parameters of the class.
+    let described = described("mistral4", |config| {
+        config["rope_scaling"] = Value::Null;
+    });
+    let attention = described.config.blocks[0].attention().unwrap();
+    let temperature = attention.temperature.unwrap();
+    assert_eq!((temperature.beta, temperature.interval), (0.1, 8192));
+    let stretch = (0.1 * 128f64.ln() + 1.0).powi(2);
+    assert!((attention.scale - stretch / 10f64.sqrt()).abs() < 1e-15);
 }
 
 #[test]

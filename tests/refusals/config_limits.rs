@@ -200,7 +200,7 @@ fn latents_that_are_not_of_their_attention_are_refused() {
     );
     refused(
         with(|b| b.attention_mut().unwrap().clip = Some(1.0)),
-        &["norm, clip or temperature"],
+        &["norm or clip"],
     );
     let rotary = |dim| Position::Rotary(RotaryConfig::new(dim, 100.0));
     refused(

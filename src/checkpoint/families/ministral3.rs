@@ -19,24 +19,30 @@ pub(super) fn ministral3(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, AttentionBias::NONE)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     block.attention_mut()?.window = json.optional_size(&["sliding_window"])?;
-    if let Some(parameters) = json.rotary_section()? {
-        let beta = "llama_4_scaling_beta";
-        let missing = || parameters.error(&[beta], "missing, expected a number");
-        let key = ["original_max_position_embeddings"];
-        // With these rotations, transformers first uses the key outside.
-        let outside = match parameters.text(&["rope_type", "type"])?.as_deref() {
-            Some("yarn" | "llama3" | "longrope") => json.optional_size(&key)?,
-            _ => None,
-        };
-        block.attention_mut()?.temperature = Some(PositionTemperature {
-            beta: parameters.optional_number(&[beta])?.ok_or_else(missing)?,
-            interval: match outside {
-                Some(interval) => interval,
-                None => parameters.size(&key)?,
-            },
-            offset: 0,
-            by: TemperatureBy::Position,
-        });
-    }
+    block.attention_mut()?.temperature = temperature(json)?;
     uniform(json, block)
+}
+
+/// Returns the temperature by position that the rotation's parameters have, if there are any.
+pub(super) fn temperature(json: &ConfigJson) -> Result<Option<PositionTemperature>> {
+    let Some(parameters) = json.rotary_section()? else {
+        return Ok(None);
+    };
+    let beta = "llama_4_scaling_beta";
+    let missing = || parameters.error(&[beta], "missing, expected a number");
+    let key = ["original_max_position_embeddings"];
+    // With these rotations, transformers first uses the key outside.
+    let outside = match parameters.text(&["rope_type", "type"])?.as_deref() {
+        Some("yarn" | "llama3" | "longrope") => json.optional_size(&key)?,
+        _ => None,
+    };
+    Ok(Some(PositionTemperature {
+        beta: parameters.optional_number(&[beta])?.ok_or_else(missing)?,
+        interval: match outside {
+            Some(interval) => interval,
+            None => parameters.size(&key)?,
+        },
+        offset: 0,
+        by: TemperatureBy::Position,
+    }))
 }

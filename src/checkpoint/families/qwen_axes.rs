@@ -11,9 +11,9 @@ use super::qwen::{qwen2, qwen3};
 
 pub(super) fn families() -> Vec<Family> {
     let moe = decoder("qwen3_vl_moe_text", qwen3_vl_moe)
-        .block_rules([Rule::linear("feed_forward.router", &["mlp.gate"])])
         .block_rules(stacked_experts("mlp.experts"))
-        .block_rules(experts_in_out("mlp.experts"));
+        .block_rules(experts_in_out("mlp.experts"))
+        .block_rules(expert_rules()); // of GGUF files
     let omni_moe = decoder("qwen3_omni_moe_text", qwen3_omni_moe).block_rules(expert_rules());
     let all = [
         decoder("qwen2_vl_text", qwen2_vl),

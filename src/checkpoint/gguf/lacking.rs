@@ -21,7 +21,7 @@ const LACKING: [(&[&str], &str); 9] = [
         "sparse attention with an indexer",
     ),
     (
-        &["mistral4", "mimo2", "plm"],
+        &["mimo2", "plm"],
         "its kind of latent attention or of heads",
     ),
     (

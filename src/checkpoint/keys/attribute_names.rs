@@ -212,6 +212,7 @@ const ALL: &[Aliases] = &[
             "glm4_moe_lite",
             "glm4v_moe_text",
             "axk1",
+            "mistral4",
         ],
         &[("num_local_experts", "n_routed_experts")],
     ),

@@ -85,8 +85,9 @@ impl LatentConfig {
                 of.n_heads, of.d_model, of.n_kv_heads, of.d_encoder
             ));
         }
-        if of.query_key_norm.is_some() || of.clip.is_some() || of.temperature.is_some() {
-            let reason = "has norms over its latents; expected no norm, clip or temperature for queries and keys";
+        if of.query_key_norm.is_some() || of.clip.is_some() {
+            let reason =
+                "has norms over its latents; expected no norm or clip for queries and keys";
             return fail(reason.into());
         }
         match &of.position {

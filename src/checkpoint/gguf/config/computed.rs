@@ -87,6 +87,9 @@ const ALL: &[(&str, Compute)] = &[
         Ok(scaling)
     }),
     ("yarn-of-latent", |keys, _| keys.yarn_of_latent()),
+    ("latent-yarn-with-temperature", |keys, _| {
+        keys.latent_yarn_with_temperature()
+    }),
     ("yarn-with-temperature", |keys, _| {
         keys.yarn_with_temperature()
     }),
@@ -434,6 +437,34 @@ impl Keys<'_> {
             let all = f64::from(all as f32).to_string().parse().unwrap_or(all);
             (scaling["mscale"], scaling["mscale_all_dim"]) = (json!(all), json!(all));
         }
+        Ok(scaling)
+    }
+
+    /// YaRN's settings as latent attention has them, with a factor on scores that grows with the position. Its interval is the length
+    /// before the scaling.
+    fn latent_yarn_with_temperature(&self) -> Result<Value> {
+        const SCALE: &str = "attention.temperature_scale";
+        const LENGTH: &str = "attention.temperature_length";
+        let mut scaling = self.yarn_of_latent()?;
+        if scaling["rope_type"] != "yarn" {
+            let reason =
+                "expected \"yarn\", the only scaling that is supported for this architecture"
+                    .to_string();
+            return Err(self.error("rope.scaling.type", reason));
+        }
+        let beta = match self.optional(SCALE) {
+            Some(_) => self.number(SCALE)?,
+            None => 0.0,
+        };
+        let original = &scaling["original_max_position_embeddings"];
+        if beta != 0.0 && *original != json!(self.size(LENGTH)?) {
+            let reason = format!(
+                "is {}, expected {original}, the length before the scaling",
+                self.size(LENGTH)?
+            );
+            return Err(self.error(LENGTH, reason));
+        }
+        scaling["llama_4_scaling_beta"] = json!(beta);
         Ok(scaling)
     }
 

@@ -113,7 +113,7 @@ impl Attention {
             }
             QueryKeyValue::Latent(latent) => {
                 let (query, kept) = latent.project(&self.config, x, pass)?;
-                return Ok((query, Some(kept)));
+                return Ok((self.tempered(query, pass)?, Some(kept)));
             }
         };
         let key = self.placed(key, norms.map(|norms| &norms.key[..]), pass)?;

@@ -168,6 +168,9 @@ impl PackedAttention {
         lend(PROJECTED_ROWS, n, |memory: &mut [f32]| {
             let (query, latents) = memory.split_at_mut(rows * q);
             latent.project_queries(cpu, &part.x, query);
+            for (i, row) in query.chunks_exact_mut(q).enumerate() {
+                rotation.temper(cpu.isa, part.first_row + i, row, self.config.head_dim);
+            }
             latent.project_latents(cpu, (&part.x, part.first_row), rotation, latents);
             let n = rows * self.config.n_heads * width;
             lend(MAPPED_ROWS, n, |mapped: &mut [f32]| {

@@ -51,7 +51,7 @@ impl HeadRotation<'_> {
     }
 
     /// Multiplies the queries in one row by the temperature at its position.
-    fn temper(&self, isa: Isa, row: usize, queries: &mut [f32], head_dim: usize) {
+    pub fn temper(&self, isa: Isa, row: usize, queries: &mut [f32], head_dim: usize) {
         if let Some(tables) = &self.temperature {
             let (cos, sin) = tables.row(self.unpadded.map_or(row, |rows| rows[row]));
             rotate_heads(isa, queries, head_dim, cos, sin, Pairing::Halves);
