@@ -257,7 +257,8 @@ impl Keys<'_> {
         Ok(attended.collect())
     }
 
-    /// The distance between layers that have more than 0 under a key, or a tensor that is named behind it, and the first such layer.
+    /// The distance between layers that have more than 0 under a key, or the tensor that `of` names after the key, and the first such
+    /// layer.
     fn period(&self, of: &str) -> Result<(usize, usize)> {
         let (key, tensor) = of
             .split_once(' ')
