@@ -1,8 +1,8 @@
 //! Attention with a backward pass, in f32 or f64: `dropout(softmax(cap(scale · q·kᵀ) + biases))·v` per head.
 //!
-//! The scores are in memory for a tile of queries at a time, with the keys visible to them. Nothing as large as the
-//! scores is kept between the passes. The backward pass recomputes the probabilities, as FlashAttention does (Dao et
-//! al. 2022, <https://arxiv.org/abs/2205.14135>).
+//! The scores are in memory for a tile of queries and a block of keys at a time. Nothing as large as the scores is kept
+//! between the passes. The backward pass recomputes the probabilities, as FlashAttention does (Dao et al. 2022,
+//! <https://arxiv.org/abs/2205.14135>).
 
 use std::ops::Range;
 
@@ -53,6 +53,15 @@ pub struct Differentiable<'a> {
     pub reach: &'a (dyn Fn(usize) -> Range<usize> + Sync),
     /// Dropout for the probabilities.
     pub dropped: Option<Dropped<'a>>,
+}
+
+/// What the forward pass wrote, which the backward pass reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Written<'a> {
+    /// The result.
+    pub y: Slice<'a>,
+    /// The rows' normalizers.
+    pub normalizers: Slice<'a>,
 }
 
 /// Destinations for the gradients, each in contiguous rows with adjacent heads.

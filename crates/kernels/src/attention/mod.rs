@@ -32,7 +32,7 @@ use attention_kernel::{AttentionKernel, WithAttentionKernel};
 pub use bias::{Bias, BiasLayout};
 pub use cache::{KeyValuePanels, PanelShape};
 use chunk::{Chunk, Layout, Values};
-pub use differentiable::{AttentionGradients, Differentiable, Dropped, ScoreBias};
+pub use differentiable::{AttentionGradients, Differentiable, Dropped, ScoreBias, Written};
 use divide::DivideTotals;
 use exponentiate::Exponentiate;
 use fill::Fill;

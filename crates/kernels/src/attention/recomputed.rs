@@ -9,13 +9,15 @@ mod tile;
 use crate::cpu::Cpu;
 use crate::memory::{Recycled, lend, scratch::scratch};
 use crate::products::Plain;
-use crate::rows::{activation::ActivationFunction, softmax::Normalizer};
+use crate::rows::activation::ActivationFunction;
+use crate::rows::softmax::{Normalizer, Normalizers};
 use crate::threads::{Shared, parallel};
 use crate::vectors::{Slice, SliceMut, Stored};
 
-use self::tile::{ROWS, Tile, queries_per_tile};
+use self::backward::TILES_PER_PART;
+use self::tile::{BLOCK, ROWS, Tile, queries_per_tile};
 use super::head_rows::{multiply, rows};
-use super::{AttentionGradients, BiasLayout, Differentiable, RelativeProducts};
+use super::{AttentionGradients, BiasLayout, Differentiable, RelativeProducts, Written};
 
 scratch! {
     /// A tile's queries and scores.
@@ -30,43 +32,66 @@ impl Differentiable<'_> {
         let each = queries_per_tile(ROWS, group);
         let rows = group * each.min(query.seq);
         let key_value = self.key.head_dim + self.value.head_dim;
-        let tile = rows * (query.head_dim + 3 * keys + self.value.head_dim);
-        let products = rows.max(keys) * self.key.head_dim.max(self.value.head_dim);
-        let tiles = self.batch * self.key.heads * query.seq.div_ceil(each);
-        let size = match query.data {
-            Slice::F64(_) => size_of::<f64>(),
-            _ => size_of::<f32>(),
+        let at_once = match self.sinks {
+            Some(_) => keys,
+            None => keys.min(BLOCK),
         };
+        let products = rows.max(at_once) * self.key.head_dim.max(self.value.head_dim);
+        let n_tiles = query.seq.div_ceil(each);
+        let open = n_tiles.min(TILES_PER_PART) * rows * (query.head_dim + key_value);
         // A part waits until those before it are added. One more thread may hold what it took in an earlier call.
         let sums = 4 * keys * key_value;
         // Products and their gradients.
         let relative = self.relative.map_or(0, |of| 2 * of.n_products(keys));
-        (cpu.threads.min(tiles) + 1) * (tile + products + sums + relative) * size
+        let size = match query.data {
+            Slice::F64(_) => size_of::<f64>(),
+            _ => size_of::<f32>(),
+        };
+        let threads = cpu.threads.min(self.batch * self.key.heads * n_tiles) + 1;
+        threads * (3 * rows * at_once + products + open + sums + relative) * size
     }
 
-    /// Writes the result, `[batch · queries, n_heads · head_dim of the values]`. A query that sees no key gives
-    /// zeros.
+    /// Returns the length of the normalizers that the forward pass writes for the backward pass. It is 0 where all keys
+    /// lie in one block, whose normalizers the backward pass computes again.
+    pub fn n_normalizers(&self) -> usize {
+        match self.sinks {
+            None if self.key.seq > BLOCK => 2 * self.batch * self.query.seq * self.query.heads,
+            _ => 0,
+        }
+    }
+
+    /// Writes the result, `[batch · queries, n_heads · head_dim of the values]`, and the rows' normalizers, of which
+    /// there are [`Self::n_normalizers`]. A query that sees no key gives zeros.
     ///
     /// # Panics
     /// If lengths or types do not match, or the type is a half type.
-    pub fn forward(&self, cpu: Cpu, y: SliceMut) {
+    pub fn forward(&self, cpu: Cpu, y: SliceMut, normalizers: SliceMut) {
+        fn typed<T: Plain + Recycled + Stored>(
+            of: &Differentiable,
+            cpu: Cpu,
+            [y, normalizers]: [SliceMut; 2],
+        ) {
+            let [y, normalizers] = [y, normalizers].map(T::of_slice_mut);
+            Typed::<T>::of(of).forward(cpu, y, normalizers);
+        }
+        let to = [y, normalizers];
         match self.query.data {
-            Slice::F32(_) => Typed::<f32>::of(self).forward(cpu, f32::of_slice_mut(y)),
-            Slice::F64(_) => Typed::<f64>::of(self).forward(cpu, f64::of_slice_mut(y)),
+            Slice::F32(_) => typed::<f32>(self, cpu, to),
+            Slice::F64(_) => typed::<f64>(self, cpu, to),
             Slice::F16(_) | Slice::Bf16(_) => {
                 panic!("differentiable attention does not support half types")
             }
         }
     }
 
-    /// Writes the gradients, given the result's gradient `dy`.
+    /// Writes the gradients, given the result's gradient `dy`, and what the forward pass wrote if it has normalizers.
     ///
     /// # Panics
     /// If lengths or types do not match, or the type is a half type.
-    pub fn backward(&self, cpu: Cpu, dy: Slice, to: AttentionGradients) {
+    pub fn backward(&self, cpu: Cpu, dy: Slice, forward: Option<Written>, to: AttentionGradients) {
         match self.query.data {
-            Slice::F32(_) => Typed::<f32>::of(self).backward(cpu, f32::of_slice(dy), to),
-            Slice::F64(_) => Typed::<f64>::of(self).backward(cpu, f64::of_slice(dy), to),
+            Slice::F32(_) => Typed::<f32>::of(self).backward(cpu, (dy, forward), to),
+            Slice::F64(_) => Typed::<f64>::of(self).backward(cpu, (dy, forward), to),
             Slice::F16(_) | Slice::Bf16(_) => {
                 panic!("differentiable attention does not support half types")
             }
@@ -112,14 +137,16 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         if work < PARALLEL_FROM { 1 } else { cpu.threads }
     }
 
-    fn forward(&self, cpu: Cpu, y: &mut [T]) {
+    fn forward(&self, cpu: Cpu, y: &mut [T], normalizers: &mut [T]) {
         let (batch, query, value) = (self.of.batch, self.of.query, self.of.value);
         assert_eq!(y.len(), batch * query.seq * query.heads * value.head_dim);
+        assert_eq!(normalizers.len(), self.of.n_normalizers());
         if y.is_empty() || value.seq == 0 {
             return y.fill(T::ZERO);
         }
         let each = self.queries_at_once();
         let n_tiles = query.seq.div_ceil(each);
+        let normalizers = (!normalizers.is_empty()).then(|| Shared::new(normalizers));
         let to = Shared::new(y);
         // The tiles of a head share the products with relative embeddings.
         let per_task = if self.of.relative.is_some() {
@@ -136,7 +163,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
             for index in first % n_tiles..first % n_tiles + per_task {
                 // A causal sequence's last queries see the most keys, and take the longest. They come first.
                 let tile = self.tile(at, n_tiles - 1 - index, each);
-                self.forward_tile(cpu, &tile, relative.as_ref(), &to);
+                self.forward_tile(cpu, &tile, relative.as_ref(), (&to, normalizers.as_ref()));
             }
         });
     }
@@ -157,21 +184,26 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         cpu: Cpu,
         tile: &Tile,
         relative: Option<&RelativeProducts<T>>,
-        to: &Shared<T>,
+        (to, to_normalizers): (&Shared<T>, Option<&Shared<T>>),
     ) {
-        let value = self.of.value;
+        let (query, value) = (self.of.query, self.of.value);
         let n_rows = self.n_rows(tile);
         let n = n_rows * value.head_dim;
-        let parts = self.parts(tile);
+        let blocks = self.blocks(&tile.keys);
+        let parts: Vec<Tile> = blocks.filter_map(|i| self.part_of(tile, i)).collect();
         let most = parts.iter().map(|part| self.memory_for(part)).max();
-        lend(TILE, 2 * n + most.unwrap_or(0), |memory| {
+        let own = n_rows * query.head_dim + 2 * n;
+        lend(TILE, own + most.unwrap_or(0), |memory| {
+            let (queries, memory) = memory.split_at_mut(n_rows * query.head_dim);
             let (y, memory) = memory.split_at_mut(n);
+            self.scaled_queries(tile, queries);
             y.fill(T::ZERO);
             let mut all = vec![Normalizer::<T>::NONE; n_rows];
             for part in &parts {
                 let mut memory = self.divided(part, memory);
                 let mut of_part = vec![Normalizer::NONE; n_rows];
-                self.probabilities(cpu, part, relative, &mut memory, Some(&mut of_part));
+                let normalizers = Normalizers::Written(&mut of_part);
+                self.probabilities(cpu, part, queries, relative, &mut memory, normalizers);
                 self.drop(part, memory.p);
                 let values = value.positions((part.sequence, part.head), part.keys.clone());
                 let result = &mut memory.rest[..n];
@@ -180,6 +212,11 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
             }
             // SAFETY: no two tiles share a query in a head.
             unsafe { self.write_rows(tile, y, value.head_dim, to) };
+            if let Some(to) = to_normalizers {
+                let all = all.iter().flat_map(|of| [of.largest, of.total]);
+                // SAFETY: as above.
+                unsafe { self.write_rows(tile, &all.collect::<Vec<T>>(), 2, to) };
+            }
         });
     }
 

@@ -33,15 +33,24 @@ impl VisibleElements<'_> {
 pub(crate) struct PerRow<'a, T: Element> {
     /// One additional element, which is always visible. It is replaced by its softmax.
     pub sinks: Option<&'a mut [T]>,
-    /// Written: the rows' normalizers, by which parts of longer rows are joined.
-    pub normalizers: Option<&'a mut [Normalizer<T::Acc>]>,
+    /// The rows' normalizers.
+    pub normalizers: Normalizers<'a, T::Acc>,
 }
 
 impl<T: Element> PerRow<'_, T> {
     pub const NOTHING: Self = Self {
         sinks: None,
-        normalizers: None,
+        normalizers: Normalizers::Unused,
     };
+}
+
+/// What a softmax does with its rows' normalizers, where the rows are parts of longer ones.
+pub(crate) enum Normalizers<'a, T> {
+    Unused,
+    /// Each part's are written, by which the parts' results are joined.
+    Written(&'a mut [Normalizer<T>]),
+    /// Those of the longer rows are read, so that the parts of a row add up to one.
+    Read(&'a [Normalizer<T>]),
 }
 
 /// A row's normalizer: `Σ exp(x) = total · exp(largest)`, with a sink's element.
@@ -83,7 +92,7 @@ pub fn gradient(cpu: Cpu, y: Slice, dy: Slice, dx: SliceMut, width: usize) {
         let (y, dy, dx) = (T::of_slice(y), T::of_slice(dy), T::of_slice_mut(dx));
         assert_eq!((y.len(), dy.len()), (dx.len(), dx.len()));
         cpu.for_rows(dx, width, |start, dx| {
-            backward_here(cpu.isa, &y[start..], &dy[start..], dx, width, None);
+            backward_here(cpu.isa, &y[start..], &dy[start..], dx, width, Means::WHOLE);
         });
     });
 }
@@ -107,15 +116,21 @@ pub(crate) fn forward_here<'a, T: Element>(
         let seen = seen(index);
         let PerRow { sinks, normalizers } = &mut per_row;
         let sink = sinks.as_mut().map(|sinks| &mut sinks[index]);
-        let normalizer = normalizers.as_mut().map(|all| &mut all[index]);
-        isa.enter(ForwardTask {
+        let known = match normalizers {
+            Normalizers::Read(all) => Some(all[index]),
+            Normalizers::Unused | Normalizers::Written(_) => None,
+        };
+        let normalizer = isa.enter(ForwardTask {
             x,
             y,
             seen: &seen,
             scratch: &mut scratch,
             sink,
-            normalizer,
+            known,
         });
+        if let Normalizers::Written(all) = normalizers {
+            all[index] = normalizer;
+        }
     }
 }
 
@@ -125,14 +140,14 @@ pub(crate) fn forward_here<'a, T: Element>(
 /// The mean `Σ y · dy` is subtracted twice. Rounded probabilities do not sum to exactly 1, which would leave a part
 /// of any offset common to all `dy`. The second pass removes the remainder.
 ///
-/// If `y` is 0, so is `dx`, whatever `dy`. The rows' `sinks`, whose own `dy` is 0, are replaced by their gradients.
+/// If `y` is 0, so is `dx`, whatever `dy`.
 pub(crate) fn backward_here<T: Element>(
     isa: Isa,
     y: &[T],
     dy: &[T],
     dx: &mut [T],
     width: usize,
-    sinks: Option<&mut [T]>,
+    means: Means<T>,
 ) {
     if width > 0 {
         isa.enter(BackwardTask {
@@ -140,9 +155,21 @@ pub(crate) fn backward_here<T: Element>(
             dy,
             dx,
             width,
-            sinks,
+            means,
         });
     }
+}
+
+/// The means that a softmax's backward pass subtracts.
+pub(crate) enum Means<'a, T: Element> {
+    /// Computed for each row. The rows' `sinks`, whose own `dy` is 0, are replaced by their gradients.
+    Computed { sinks: Option<&'a mut [T]> },
+    /// Given, because the rows are parts of longer ones.
+    Given(&'a [T::Acc]),
+}
+
+impl<T: Element> Means<'_, T> {
+    pub const WHOLE: Self = Self::Computed { sinks: None };
 }
 
 struct ForwardTask<'a, T: Element> {
@@ -151,25 +178,28 @@ struct ForwardTask<'a, T: Element> {
     seen: &'a VisibleElements<'a>,
     scratch: &'a mut [T::Acc],
     sink: Option<&'a mut T>,
-    normalizer: Option<&'a mut Normalizer<T::Acc>>,
+    known: Option<Normalizer<T::Acc>>,
 }
 
-impl<T: Element> LevelTask for ForwardTask<'_, T> {
+impl<T: Element> LevelTask<Normalizer<T::Acc>> for ForwardTask<'_, T> {
     #[inline(always)]
-    fn compute<L: Level>(self, _: L) {
-        let normalizer = row(self.x, self.y, self.seen, self.scratch, self.sink);
-        if let Some(to) = self.normalizer {
-            *to = normalizer;
-        }
+    fn compute<L: Level>(self, _: L) -> Normalizer<T::Acc> {
+        row(
+            self.x,
+            self.y,
+            self.seen,
+            self.scratch,
+            (self.sink, self.known),
+        )
     }
 }
 
-struct BackwardTask<'a, T> {
+struct BackwardTask<'a, T: Element> {
     y: &'a [T],
     dy: &'a [T],
     dx: &'a mut [T],
     width: usize,
-    sinks: Option<&'a mut [T]>,
+    means: Means<'a, T>,
 }
 
 impl<T: Element> LevelTask for BackwardTask<'_, T> {
@@ -189,13 +219,19 @@ impl<T: Element> LevelTask for BackwardTask<'_, T> {
                 *probability = y;
                 *cotangent = if y == T::Acc::ZERO { y } else { dy };
             }
-            let mean = sum_pairs(&probabilities, &cotangents, |y, dy| y * dy);
-            let mut left = sum_pairs(&probabilities, &cotangents, |y, dy| y * (dy - mean));
-            if let Some(sinks) = &mut self.sinks {
-                let y = sinks[row].widen();
-                left += y * -mean;
-                sinks[row] = T::narrow(y * (-mean - left));
-            }
+            let (mean, left) = match &mut self.means {
+                Means::Given(means) => (means[row], T::Acc::ZERO),
+                Means::Computed { sinks } => {
+                    let mean = sum_pairs(&probabilities, &cotangents, |y, dy| y * dy);
+                    let mut left = sum_pairs(&probabilities, &cotangents, |y, dy| y * (dy - mean));
+                    if let Some(sinks) = sinks {
+                        let y = sinks[row].widen();
+                        left += y * -mean;
+                        sinks[row] = T::narrow(y * (-mean - left));
+                    }
+                    (mean, left)
+                }
+            };
             for (dx, (&y, &dy)) in dx.iter_mut().zip(probabilities.iter().zip(&cotangents)) {
                 let slope = y * ((dy - mean) - left);
                 *dx = T::narrow(if y == T::Acc::ZERO { y } else { slope });
@@ -210,7 +246,7 @@ fn row<T: Element>(
     y: &mut [T],
     seen: &VisibleElements,
     scratch: &mut [T::Acc],
-    sink: Option<&mut T>,
+    (sink, known): (Option<&mut T>, Option<Normalizer<T::Acc>>),
 ) -> Normalizer<T::Acc> {
     let unseen = T::Acc::of(f64::NEG_INFINITY);
     let end = seen.range.end.min(x.len());
@@ -232,7 +268,10 @@ fn row<T: Element>(
         }
     }
 
-    let mut largest = max(&scratch[first..end]);
+    let mut largest = match known {
+        Some(known) => known.largest,
+        None => max(&scratch[first..end]),
+    };
     if let Some(sink) = &sink {
         largest = largest.at_least(sink.widen());
     }
@@ -250,6 +289,9 @@ fn row<T: Element>(
     let sink_weight = sink.as_ref().map(|sink| (sink.widen() - shift).exp());
     if let Some(e) = sink_weight {
         total += e;
+    }
+    if let Some(known) = known {
+        total = known.total;
     }
     let divisor = if total == T::Acc::ZERO {
         T::Acc::of(1.0)

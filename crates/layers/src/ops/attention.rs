@@ -3,6 +3,7 @@
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::attention::{
     AttentionGradients, BiasLayout, Differentiable, Dropped, HeadRows, RelativeScores, ScoreBias,
+    Written,
 };
 use candle_core::{DType, Result, Tensor, bail};
 
@@ -145,14 +146,23 @@ impl Taped<Cpu> {
         }
         let mut y = Numbers::new(self.dtype(), dims.iter().product())?;
         let cpu = self.engine();
-        step.with(cpu, |attention| attention.forward(cpu, y.slice_mut()))?;
+        let normalizers = step.with(cpu, |attention| {
+            let mut normalizers = Numbers::new(self.dtype(), attention.n_normalizers())?;
+            attention.forward(cpu, y.slice_mut(), normalizers.slice_mut());
+            Ok(normalizers)
+        })?;
+        let y = Data::from(y);
         let operands = [&step.query, &step.key, &step.value].map(|of| of.slot.place);
         let biases = step.biases.iter().map(|bias| bias.place);
         let terms = relative.iter().flat_map(Term::asks);
         let sinks = step.sinks.iter().map(|(_, place)| *place);
         let asks = operands.into_iter().chain(biases).chain(terms);
         let asks: Vec<Option<usize>> = asks.chain(sinks).collect();
-        Ok(self.computed((y, dims), &asks, move |pass, dy| step.backward(pass, dy)))
+        // The next step keeps the result too.
+        let written = (!normalizers.slice().is_empty()).then(|| (y.clone(), normalizers));
+        Ok(self.computed((y, dims), &asks, move |pass, dy| {
+            step.backward(pass, written.as_ref(), dy)
+        }))
     }
 }
 
@@ -204,7 +214,7 @@ impl HeadOperand {
 }
 
 impl AttentionStep {
-    fn with<R>(&self, cpu: Cpu, work: impl FnOnce(&Differentiable) -> R) -> Result<R> {
+    fn with<R>(&self, cpu: Cpu, work: impl FnOnce(&Differentiable) -> Result<R>) -> Result<R> {
         let operands = [&self.query, &self.key, &self.value];
         let readings = operands.map(|of| of.data.read());
         let [query, key, value] = [0, 1, 2].map(|i| operands[i].rows(&readings[i]));
@@ -233,7 +243,7 @@ impl AttentionStep {
                     dropped,
                 };
                 check_pass(attention.scratch_bytes(cpu))?;
-                Ok(work(&attention))
+                work(&attention)
             };
         let with_dropout = |keep: Option<&[u8]>, dropped: Option<Dropped>| match &self.relative {
             None => with_relative(keep, dropped, None),
@@ -257,8 +267,13 @@ impl AttentionStep {
 }
 
 impl AttentionStep {
-    /// Passes all inputs' gradients to the pass.
-    fn backward(&self, pass: &mut BackwardPass<Cpu>, dy: Numbers) -> Result<()> {
+    /// Passes all inputs' gradients to the pass, given the result and its rows' normalizers, if there are any.
+    fn backward(
+        &self,
+        pass: &mut BackwardPass<Cpu>,
+        written: Option<&(Data, Numbers)>,
+        dy: Numbers,
+    ) -> Result<()> {
         let new = |of: &HeadOperand| Numbers::new(dy.dtype(), of.elem_count(self.batch));
         let (mut dq, mut dk, mut dv) = (new(&self.query)?, new(&self.key)?, new(&self.value)?);
         let zeros = |bias: &StepBias| -> Result<Option<Numbers>> {
@@ -289,7 +304,13 @@ impl AttentionStep {
                     .collect(),
                 sinks: dsinks.as_mut().map(Numbers::slice_mut),
             };
-            attention.backward(cpu, dy.slice(), to);
+            let written = written.map(|(y, normalizers)| (y.read(), normalizers));
+            let forward = written.as_ref().map(|(y, normalizers)| Written {
+                y: y.slice(),
+                normalizers: normalizers.slice(),
+            });
+            attention.backward(cpu, dy.slice(), forward, to);
+            Ok(())
         })?;
         drop(dy);
         pass.add(&self.query.slot, dq)?;

@@ -1,25 +1,29 @@
-//! The backward pass, a tile of queries at a time.
+//! The backward pass, a tile of queries and a block of keys at a time.
 
+use std::iter::zip;
 use std::sync::{Mutex, PoisonError};
 
 use super::key_sums::{InOrder, KeyGradients};
 use super::sums::{BiasGradient, HeadRelative, SharedGradients};
 use super::tile::Tile;
 use super::{Differentiable, TILE, Typed, capped_slope, multiply, rows};
-use crate::attention::{AttentionGradients, HeadRows, TermGradients};
+use crate::attention::plan::smallest_range;
+use crate::attention::{AttentionGradients, HeadRows, TermGradients, Written};
 use crate::cpu::Cpu;
-use crate::memory::{Recycled, lend};
+use crate::memory::{Buffer, Recycled, lend};
 use crate::products::Plain;
-use crate::rows::softmax::backward_here;
+use crate::rows::softmax::{Means, Normalizer, Normalizers, backward_here};
 use crate::threads::{Shared, parallel};
-use crate::vectors::Stored;
+use crate::vectors::{Element, Slice, Stored};
 
 /// The tiles whose gradients for keys and values one thread sums. The parts' sums are added in a fixed order.
-const TILES_PER_PART: usize = 8;
+pub(super) const TILES_PER_PART: usize = 8;
 
 /// The gradients' destinations, and the result's gradient.
 struct Backward<'a, T> {
     dy: HeadRows<'a>,
+    /// The result, and its rows' normalizers, two numbers in each row and head.
+    forward: Option<[HeadRows<'a>; 2]>,
     query: Shared<'a, T>,
     key: Shared<'a, T>,
     value: Shared<'a, T>,
@@ -27,7 +31,12 @@ struct Backward<'a, T> {
 }
 
 impl<T: Plain + Recycled + Stored> Typed<'_, T> {
-    pub(super) fn backward(&self, cpu: Cpu, dy: &[T], to: AttentionGradients) {
+    pub(super) fn backward(
+        &self,
+        cpu: Cpu,
+        (dy, forward): (Slice, Option<Written>),
+        to: AttentionGradients,
+    ) {
         let &Differentiable {
             batch,
             query,
@@ -58,15 +67,20 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         });
         let relative: Vec<_> = relative.collect();
         let sinks = to.sinks.map(|sinks| Shared::new(T::of_slice_mut(sinks)));
+        let of_rows = |data, head_dim| HeadRows {
+            data,
+            seq: query.seq,
+            heads: query.heads,
+            head_dim,
+            row_stride: query.heads * head_dim,
+            offset: 0,
+        };
         let backward = Backward {
-            dy: HeadRows {
-                data: T::slice(dy),
-                seq: query.seq,
-                heads: query.heads,
-                head_dim: value.head_dim,
-                row_stride: query.heads * value.head_dim,
-                offset: 0,
-            },
+            dy: of_rows(dy, value.head_dim),
+            forward: forward.map(|Written { y, normalizers }| {
+                assert_eq!(normalizers.len(), self.of.n_normalizers());
+                [of_rows(y, value.head_dim), of_rows(normalizers, 2)]
+            }),
             query: Shared::new(dq),
             key: Shared::new(dk),
             value: Shared::new(dv),
@@ -140,71 +154,155 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         let first = part * TILES_PER_PART;
         let each = self.queries_per_tile();
         let tiles = first..(first + TILES_PER_PART).min(self.of.query.seq.div_ceil(each));
-        let tiles: Vec<Tile> = tiles.map(|index| self.tile(at, index, each)).collect();
+        let tiles = tiles.map(|index| self.tile(at, index, each));
+        let tiles = tiles.filter(|tile| !tile.keys.is_empty());
+        let mut tiles: Vec<_> = tiles.map(|tile| self.open(tile, backward)).collect();
+        let keys = smallest_range(tiles.iter().map(|of| of.tile.keys.clone()));
         let dims = [self.of.key.head_dim, self.of.value.head_dim];
-        let mut gradients = KeyGradients::zeros(&tiles, dims);
-        for tile in tiles.iter().filter(|tile| !tile.keys.is_empty()) {
-            self.backward_tile(cpu, tile, relative.as_deref_mut(), backward, &mut gradients);
+        let mut gradients = KeyGradients::zeros(keys.clone(), dims);
+        for block in self.blocks(&keys) {
+            for of in &mut tiles {
+                let Some(part) = self.part_of(&of.tile, block) else {
+                    continue;
+                };
+                let relative = relative.as_deref_mut();
+                self.backward_part(cpu, (&part, of), relative, &backward.sums, &mut gradients);
+            }
+        }
+        for mut of in tiles {
+            let scale = T::of(self.of.scale);
+            of.dq.iter_mut().for_each(|dq| *dq = *dq * scale);
+            // SAFETY: no two tiles share a query in a head.
+            unsafe { self.write_rows(&of.tile, &of.dq, self.of.query.head_dim, &backward.query) };
         }
         gradients
     }
 
-    /// Computes one tile's gradients. With probabilities `p` and `dp = dy·vᵀ`: `dv = pᵀ·dy`, `ds = p · (dp - Σ
+    /// Reads a tile's rows.
+    fn open(&self, tile: Tile, backward: &Backward<T>) -> OpenTile<T> {
+        let n = self.n_rows(&tile);
+        let stacked = |heads: HeadRows| {
+            let mut rows = Buffer::new(n * heads.head_dim);
+            self.stack(heads, &tile, T::of(1.0), &mut rows);
+            rows
+        };
+        let mut queries = Buffer::new(n * self.of.query.head_dim);
+        self.scaled_queries(&tile, &mut queries);
+        let mut dq = Buffer::new(queries.len());
+        dq.fill(T::ZERO);
+        let (dy, dy_width) = (stacked(backward.dy), backward.dy.head_dim);
+        let in_several = self.blocks(&tile.keys).len() > 1;
+        let whole_rows = in_several.then(|| {
+            let forward = backward
+                .forward
+                .expect("rows with several blocks have normalizers");
+            let [y, normalizers] = forward.map(stacked);
+            let (y, dy) = (y.chunks_exact(dy_width), dy.chunks_exact(dy_width));
+            let means = zip(y, dy).map(|(y, dy)| {
+                let mut sum = <T as Element>::Wide::ZERO;
+                zip(y, dy).for_each(|(y, dy)| sum += Element::to_wide(*y) * Element::to_wide(*dy));
+                T::from_wide(sum)
+            });
+            let normalizers = normalizers.chunks_exact(2).map(|of| Normalizer {
+                largest: of[0],
+                total: of[1],
+            });
+            WholeRows {
+                means: means.collect(),
+                normalizers: normalizers.collect(),
+            }
+        });
+        OpenTile {
+            tile,
+            queries,
+            dy,
+            dq,
+            whole_rows,
+        }
+    }
+
+    /// Computes the gradients of a tile's part. With probabilities `p` and `dp = dy·vᵀ`: `dv = pᵀ·dy`, `ds = p · (dp - Σ
     /// p·dp)`, `dq = scale · ds·k`, `dk = dsᵀ·(scale · q)`. Dropout, the soft cap and the biases come in between.
-    fn backward_tile(
+    fn backward_part(
         &self,
         cpu: Cpu,
-        tile: &Tile,
+        (part, of): (&Tile, &mut OpenTile<T>),
         relative: Option<&mut HeadRelative<T>>,
-        backward: &Backward<T>,
+        sums: &SharedGradients<T>,
         gradients: &mut KeyGradients<T>,
     ) {
         let &Differentiable {
             query, key, value, ..
         } = self.of;
-        let (n, n_keys) = (self.n_rows(tile), tile.keys.len());
+        let (n, n_keys) = (self.n_rows(part), part.keys.len());
         let widest = key.head_dim.max(value.head_dim);
-        let rest = n * (n_keys + value.head_dim) + n.max(n_keys) * widest;
-        lend(TILE, self.memory_for(tile) + rest, |memory| {
-            let mut memory = self.divided(tile, memory);
+        let rest = n * n_keys + n.max(n_keys) * widest;
+        lend(TILE, self.memory_for(part) + rest, |memory| {
+            let mut memory = self.divided(part, memory);
             let products = relative.as_ref().map(|of| &of.products);
-            let mut sinks = self.probabilities(cpu, tile, products, &mut memory, None);
+            let normalizers = match &of.whole_rows {
+                Some(rows) => Normalizers::Read(&rows.normalizers),
+                None => Normalizers::Unused,
+            };
+            let mut sinks =
+                self.probabilities(cpu, part, &of.queries, products, &mut memory, normalizers);
             let (p, ds) = (&*memory.p, memory.scores);
-            let (dp, rest) = memory.rest.split_at_mut(n * n_keys);
-            let (dy, product) = rest.split_at_mut(n * value.head_dim);
-            self.stack(backward.dy, tile, T::of(1.0), dy);
-            let dy = rows(dy, value.head_dim);
+            let (dp, product) = memory.rest.split_at_mut(n * n_keys);
+            let dy = rows(&of.dy, value.head_dim);
             let dropped = match self.of.dropped {
                 None => p,
                 Some(_) => {
                     ds.copy_from_slice(p);
-                    self.drop(tile, ds);
+                    self.drop(part, ds);
                     &*ds
                 }
             };
             let dv = &mut product[..n_keys * value.head_dim];
             multiply(cpu, rows(dropped, n_keys).transposed(), dy, dv);
-            gradients.add_values(tile, dv);
-            let at = (tile.sequence, tile.head);
-            let values = value.positions(at, tile.keys.clone());
+            gradients.add_values(part, dv);
+            let at = (part.sequence, part.head);
+            let values = value.positions(at, part.keys.clone());
             multiply(cpu, dy, values.transposed(), dp);
-            self.drop(tile, dp);
-            backward_here(cpu.isa, p, dp, ds, n_keys, sinks.as_deref_mut());
-            self.add_to(&backward.sums, tile, ds, sinks.as_deref(), relative);
+            self.drop(part, dp);
+            let means = match &of.whole_rows {
+                Some(rows) => Means::Given(&rows.means),
+                None => Means::Computed {
+                    sinks: sinks.as_deref_mut(),
+                },
+            };
+            backward_here(cpu.isa, p, dp, ds, n_keys, means);
+            self.add_to(sums, part, ds, sinks.as_deref(), relative);
             if let Some(cap) = self.of.soft_cap {
-                self.products(cpu, tile, memory.queries, dp);
+                self.products(cpu, part, &of.queries, dp);
                 capped_slope(cap, dp, ds);
             }
-            let (ds, queries) = (rows(ds, n_keys), rows(memory.queries, query.head_dim));
+            let (ds, queries) = (rows(ds, n_keys), rows(&of.queries, query.head_dim));
             let dk = &mut product[..n_keys * key.head_dim];
             multiply(cpu, ds.transposed(), queries, dk);
-            gradients.add_keys(tile, dk);
+            gradients.add_keys(part, dk);
             let dq = &mut product[..n * query.head_dim];
-            multiply(cpu, ds, key.positions(at, tile.keys.clone()), dq);
-            let scale = T::of(self.of.scale);
-            dq.iter_mut().for_each(|dq| *dq = *dq * scale);
-            // SAFETY: no two tiles share a query in a head.
-            unsafe { self.write_rows(tile, dq, query.head_dim, &backward.query) };
+            multiply(cpu, ds, key.positions(at, part.keys.clone()), dq);
+            zip(&mut *of.dq, &*dq).for_each(|(sum, &dq)| *sum += dq);
         });
     }
+}
+
+/// A tile while the blocks of its keys follow each other.
+struct OpenTile<T: Recycled> {
+    tile: Tile,
+    /// Queries times the scale, `[rows, head_dim]`.
+    queries: Buffer<T>,
+    /// The result's gradient.
+    dy: Buffer<T>,
+    /// The sum of the blocks before, without the scale.
+    dq: Buffer<T>,
+    /// Given if the keys lie in several blocks.
+    whole_rows: Option<WholeRows<T>>,
+}
+
+/// What a part of a tile reads about its whole rows.
+struct WholeRows<T> {
+    normalizers: Vec<Normalizer<T>>,
+    /// `Σ p·dp`
+    means: Vec<T>,
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::tile::Tile;
-use crate::attention::plan::smallest_range;
 use crate::memory::{Buffer, Recycled};
 use crate::products::Plain;
 
@@ -19,8 +18,7 @@ pub(super) struct KeyGradients<T: Recycled> {
 }
 
 impl<T: Plain + Recycled> KeyGradients<T> {
-    pub(super) fn zeros(tiles: &[Tile], [of_key, of_value]: [usize; 2]) -> Self {
-        let keys = smallest_range(tiles.iter().map(|tile| tile.keys.clone()));
+    pub(super) fn zeros(keys: Range<usize>, [of_key, of_value]: [usize; 2]) -> Self {
         let zeros = |width: usize| {
             let mut zeros = Buffer::new(keys.len() * width);
             zeros.fill(T::ZERO);

@@ -229,7 +229,8 @@ impl Case {
     }
 
     fn kept(&self) -> Vec<u8> {
-        let n = self.batch * self.heads[0] * self.seq[0] * self.seq[1];
+        let pairs = self.batch * self.heads[0] * self.seq[0] * self.seq[1];
+        let n = if self.dropout { pairs } else { 0 };
         (0..n).map(|i| u8::from(i * 7 % 11 > 2)).collect()
     }
 
@@ -311,9 +312,18 @@ impl Case {
     }
 
     fn forward<T: Stored>(&self, cpu: Cpu, of: &Operands<T>) -> Vec<T> {
-        let mut y = vec![T::ZERO; self.batch * self.seq[0] * self.heads[0] * self.dims[1]];
-        self.with(of, |attention| attention.forward(cpu, T::slice_mut(&mut y)));
+        let [y, _] = self.written(cpu, of);
         y
+    }
+
+    /// Returns the result and the rows' normalizers.
+    fn written<T: Stored>(&self, cpu: Cpu, of: &Operands<T>) -> [Vec<T>; 2] {
+        let mut y = vec![T::ZERO; self.batch * self.seq[0] * self.heads[0] * self.dims[1]];
+        self.with(of, |attention| {
+            let mut normalizers = vec![T::ZERO; attention.n_normalizers()];
+            attention.forward(cpu, T::slice_mut(&mut y), T::slice_mut(&mut normalizers));
+            [y, normalizers]
+        })
     }
 
     /// Returns query, key and value gradients in contiguous rows, and bias, sink and table gradients.
@@ -338,7 +348,14 @@ impl Case {
             },
             sinks: self.sinks.then(|| T::slice_mut(&mut dsinks)),
         };
-        self.with(of, |attention| attention.backward(cpu, T::slice(dy), to));
+        let [y, normalizers] = &self.written(cpu, of);
+        let forward = (!normalizers.is_empty()).then_some(Written {
+            y: T::slice(y),
+            normalizers: T::slice(normalizers),
+        });
+        self.with(of, |attention| {
+            attention.backward(cpu, T::slice(dy), forward, to);
+        });
         for (to, content) in [(&mut dq, &contents[0]), (&mut dk, &contents[1])]
             .into_iter()
             .take(n_terms)

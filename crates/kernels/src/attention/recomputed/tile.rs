@@ -10,7 +10,7 @@ use crate::attention::{BiasLayout, Dropped, HeadRows, RelativeProducts};
 use crate::cpu::Cpu;
 use crate::memory::Recycled;
 use crate::products::Plain;
-use crate::rows::softmax::{Normalizer, PerRow, VisibleElements, forward_here};
+use crate::rows::softmax::{Normalizer, Normalizers, PerRow, VisibleElements, forward_here};
 use crate::vectors::Stored;
 
 /// The rows in a tile, a query in one head each. More if more heads share a key/value head.
@@ -39,8 +39,6 @@ pub(super) struct Tile {
 
 /// A tile's working memory. The contents are unspecified.
 pub(super) struct TileMemory<'a, T> {
-    /// Queries times the scale, `[rows, head_dim]`.
-    pub queries: &'a mut [T],
     /// Probabilities, `[rows, keys]`.
     pub p: &'a mut [T],
     /// More memory for `[rows, keys]`.
@@ -112,21 +110,15 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
 
     /// Divides `memory`, whose length is at least [`Self::memory_for`].
     pub(super) fn divided<'m>(&self, tile: &Tile, memory: &'m mut [T]) -> TileMemory<'m, T> {
-        let n = self.n_rows(tile);
-        let (queries, rest) = memory.split_at_mut(n * self.of.query.head_dim);
-        let (p, rest) = rest.split_at_mut(n * tile.keys.len());
-        let (scores, rest) = rest.split_at_mut(n * tile.keys.len());
-        TileMemory {
-            queries,
-            p,
-            scores,
-            rest,
-        }
+        let n = self.n_rows(tile) * tile.keys.len();
+        let (p, rest) = memory.split_at_mut(n);
+        let (scores, rest) = rest.split_at_mut(n);
+        TileMemory { p, scores, rest }
     }
 
     /// Returns how many elements a tile's memory has without [`TileMemory::rest`].
     pub(super) fn memory_for(&self, tile: &Tile) -> usize {
-        self.n_rows(tile) * (self.of.query.head_dim + 2 * tile.keys.len())
+        2 * self.n_rows(tile) * tile.keys.len()
     }
 
     /// Writes the tile's rows of some query heads times a factor, `[rows, head_dim]`.
@@ -142,18 +134,22 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         }
     }
 
-    /// Writes the scaled queries, and the probabilities before dropout. Returns the sinks' probabilities, one per
-    /// row. If given, `normalizers` are written.
+    /// Writes the tile's scaled queries, `[rows, head_dim]`.
+    pub(super) fn scaled_queries(&self, tile: &Tile, to: &mut [T]) {
+        self.stack(self.of.query, tile, T::of(self.of.scale), to);
+    }
+
+    /// Writes the probabilities before dropout, given the scaled queries. Returns the sinks' probabilities, one per row.
     pub(super) fn probabilities(
         &self,
         cpu: Cpu,
         tile: &Tile,
+        queries: &[T],
         relative: Option<&RelativeProducts<T>>,
         memory: &mut TileMemory<T>,
-        normalizers: Option<&mut [Normalizer<T>]>,
+        normalizers: Normalizers<T>,
     ) -> Option<Vec<T>> {
-        self.stack(self.of.query, tile, T::of(self.of.scale), memory.queries);
-        self.products(cpu, tile, memory.queries, memory.scores);
+        self.products(cpu, tile, queries, memory.scores);
         let (n, scores) = (tile.keys.len(), &mut *memory.scores);
         if let Some(relative) = relative {
             for (query, scores) in tile.queries.clone().zip(scores.chunks_exact_mut(n)) {
@@ -202,19 +198,27 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         sinks
     }
 
-    /// Returns the parts of a tile whose keys lie in one block each. With sinks, all keys are one part, because a sink
-    /// belongs to one softmax.
-    pub(super) fn parts(&self, tile: &Tile) -> Vec<Tile> {
-        let blocks = match self.of.sinks {
-            _ if tile.keys.is_empty() => 0..0,
-            Some(_) => return vec![tile.clone()],
-            None => tile.keys.start / BLOCK..tile.keys.end.div_ceil(BLOCK),
+    /// Returns the numbers of the blocks with these keys. With sinks, all keys are one block, because a sink belongs to one
+    /// softmax.
+    pub(super) fn blocks(&self, keys: &Range<usize>) -> Range<usize> {
+        match self.of.sinks {
+            _ if keys.is_empty() => 0..0,
+            Some(_) => 0..1,
+            None => keys.start / BLOCK..keys.end.div_ceil(BLOCK),
+        }
+    }
+
+    /// Returns the part of a tile whose keys lie in a block, if there are any.
+    pub(super) fn part_of(&self, tile: &Tile, block: usize) -> Option<Tile> {
+        let keys = match self.of.sinks {
+            Some(_) => tile.keys.clone(),
+            None => (block * BLOCK).max(tile.keys.start)..((block + 1) * BLOCK).min(tile.keys.end),
         };
-        let part = |block: usize| Tile {
-            keys: (block * BLOCK).max(tile.keys.start)..((block + 1) * BLOCK).min(tile.keys.end),
+        let part = || Tile {
+            keys: keys.clone(),
             ..tile.clone()
         };
-        blocks.map(part).collect()
+        (!keys.is_empty()).then(part)
     }
 
     /// Adds a part's result, `[rows, width]` each, to that of the parts before it. Each result is normalized by its own

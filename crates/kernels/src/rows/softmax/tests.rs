@@ -77,7 +77,14 @@ fn a_row_without_visible_elements_is_zero_and_so_is_its_gradient() {
     ] {
         assert_eq!(y, [0.0; 20]);
         let mut dx = [9.0; 20];
-        backward_here(Isa::best(), &y, &[f32::INFINITY; 20], &mut dx, 20, None);
+        backward_here(
+            Isa::best(),
+            &y,
+            &[f32::INFINITY; 20],
+            &mut dx,
+            20,
+            Means::WHOLE,
+        );
         assert_eq!(dx, [0.0; 20]);
     }
 }
@@ -160,7 +167,7 @@ fn gradients_equal_central_differences() {
             &dy,
             &mut dx,
             width,
-            None,
+            Means::WHOLE,
         );
         for i in 0..x.len() {
             let mut moved = x.clone();
@@ -191,7 +198,7 @@ fn an_offset_common_to_all_cotangents_does_not_change_a_gradient() {
             &dy,
             &mut dx,
             width,
-            None,
+            Means::WHOLE,
         );
         let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
         let y = reference::softmax(&exact, |_| true);
