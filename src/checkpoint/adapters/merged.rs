@@ -3,14 +3,13 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use candle_core::{Device, Tensor};
 
 use super::product_layout::ProductLayout;
 use super::stacked::ExpertFactors;
-use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, TensorFiles};
+use crate::checkpoint::files::{Compute, StoredForm, StoredTensor, TensorFiles};
 use crate::checkpoint::scheme::Features;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The number of elements computed at a time when a whole tensor is traversed.
 const AT_ONCE: usize = 1 << 20;
@@ -153,10 +152,6 @@ impl Compute for Merged {
         Ok(numbers)
     }
 
-    fn coding(&self, _: &TensorFiles) -> Result<Coding> {
-        Ok(Coding::Numbers)
-    }
-
     fn stored_form(&self) -> StoredForm {
         let changed = |of: String| format!("{of} with an adapter");
         match self.base.info.stored_form() {
@@ -169,18 +164,6 @@ impl Compute for Merged {
 
     fn is_of_codes(&self) -> bool {
         self.base.is_dequantized()
-    }
-
-    fn coded_rows(
-        &self,
-        _: &TensorFiles,
-        _: Range<usize>,
-        _: QuantizedFormat,
-    ) -> Result<QuantizedWeightRows> {
-        Err(Error::input(
-            &self.base.name,
-            "an adapter is merged into it, and quantized values cannot represent the sum",
-        ))
     }
 }
 

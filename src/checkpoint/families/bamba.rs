@@ -8,7 +8,12 @@ use super::mamba_mixer::{initialization, mixer, rules};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    decoder("bamba", bamba)
+    table("bamba", bamba)
+}
+
+/// Llama's table with the names of Bamba's blocks.
+pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    decoder(name, config)
         .replace_block_rules([
             Rule::norm("feed_forward_norm", &["pre_ff_layernorm"]),
             Rule::linear("feed_forward.gate", &["feed_forward.gate_proj"]),

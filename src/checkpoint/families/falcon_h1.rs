@@ -3,31 +3,18 @@
 //! transformers' `FalconH1DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/falcon_h1/modeling_falcon_h1.py>
 
-use super::llama::{biased_block, decoder, uniform};
-use super::mamba_mixer::{heads_of_width, initialization, of_heads, rules};
+use super::llama::{biased_block, uniform};
+use super::mamba_mixer::{heads_of_width, of_heads};
 use super::prelude::*;
+use super::{bamba, granite};
 
 pub(super) fn family() -> Family {
-    decoder("falcon_h1", falcon_h1)
-        .replace_block_rules([
-            Rule::norm("feed_forward_norm", &["pre_ff_layernorm"]),
-            Rule::linear("feed_forward.gate", &["feed_forward.gate_proj"]),
-            Rule::linear("feed_forward.up", &["feed_forward.up_proj"]),
-            Rule::linear("feed_forward.down", &["feed_forward.down_proj"]),
-        ])
-        .block_rules(rules("mamba"))
-        .replace_stack_rules([Rule::norm("final_norm", &["final_layernorm"])])
-        .embeddings(|json, stack| {
-            let scale = json.number(&["embedding_multiplier"], 1.0)?;
-            Ok(padded_token_embeddings(json, stack)?
-                .with_scale(scale)
-                .into())
-        })
+    bamba::table("falcon_h1", falcon_h1)
+        .embeddings(granite::embeddings)
         .head(HeadTask::CausalLm, |json, _| {
             let scale = json.number(&["lm_head_multiplier"], 1.0)?;
             next_token(language_model(json)?.with_scale(scale))
         })
-        .initialization(initialization)
 }
 
 fn falcon_h1(json: &ConfigJson) -> Result<StackConfig> {

@@ -11,17 +11,20 @@ use super::prelude::*;
 /// Llama's table with factors on embeddings and logits.
 pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     decoder(name, config)
-        .embeddings(|json, stack| {
-            let scale = json.number(&["embedding_multiplier"], 1.0)?;
-            Ok(padded_token_embeddings(json, stack)?
-                .with_scale(scale)
-                .into())
-        })
+        .embeddings(embeddings)
         .head(HeadTask::CausalLm, |json, _| {
             let keys = ["logits_scaling"];
             let scale = 1.0 / json.positive(json.number(&keys, 1.0)?, &keys)?;
             next_token(language_model(json)?.with_scale(scale))
         })
+}
+
+/// Token embeddings with a factor.
+pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let scale = json.number(&["embedding_multiplier"], 1.0)?;
+    Ok(padded_token_embeddings(json, stack)?
+        .with_scale(scale)
+        .into())
 }
 
 /// Adds the names of stacked experts.

@@ -3,23 +3,15 @@
 //! transformers' `Mamba2Block`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mamba2/modeling_mamba2.py>
 
-use super::mamba_mixer::{drawn, mixer, renamed, rules};
+use super::mamba_mixer::{alone, drawn, mixer, rules};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    let family = Family::new("mamba2", &["mamba2"], mamba2)
-        .prefixes(&["backbone.", ""])
-        .block("layers.{i}.")
-        .block_rules([Rule::norm("attention_norm", &["norm"])])
+    alone("mamba2", mamba2)
         .block_rules(rules("mixer"))
-        .stack_rules([Rule::norm("final_norm", &["norm_f"])])
-        .decoder_embeddings_and_heads("embeddings", "classifier")
         .initialization(drawn_alone)
         .renamed("mamba_n_heads", "num_heads")
         .renamed("mamba_d_head", "head_dim")
-        .renamed("mamba_d_state", "state_size")
-        .renamed("mamba_expand", "expand");
-    renamed(family)
 }
 
 fn mamba2(json: &ConfigJson) -> Result<StackConfig> {

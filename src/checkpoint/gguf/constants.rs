@@ -3,11 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
 use serde_json::Value;
 
 use super::ConversionStep;
-use crate::checkpoint::files::{Coding, Compute, StoredForm, TensorFiles};
+use crate::checkpoint::files::{Compute, StoredForm, TensorFiles};
 use crate::checkpoint::scheme::matches;
 use crate::error::{Error, Result};
 
@@ -134,24 +133,11 @@ impl Compute for Constant {
         Ok(vec![self.number; rows.len() * self.width])
     }
 
-    fn coding(&self, _: &TensorFiles) -> Result<Coding> {
-        Ok(Coding::Numbers)
-    }
-
     fn stored_form(&self) -> StoredForm {
         StoredForm::Elements("F32".to_string())
     }
 
     fn is_of_codes(&self) -> bool {
         false
-    }
-
-    fn coded_rows(
-        &self,
-        _: &TensorFiles,
-        _: Range<usize>,
-        _: QuantizedFormat,
-    ) -> Result<QuantizedWeightRows> {
-        Ok(QuantizedWeightRows::default()) // it has none
     }
 }

@@ -4,10 +4,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_blocks_kernels::products::{QuantizedFormat, QuantizedWeightRows};
-
 use super::{BlockTensor, ConversionStep};
-use crate::checkpoint::files::{Coding, Compute, StoredForm, TensorFiles};
+use crate::checkpoint::files::{Compute, StoredForm, TensorFiles};
 use crate::error::Result;
 use candle_blocks_files::gguf::GgufTensor;
 
@@ -98,10 +96,6 @@ impl Compute for KeyValue {
         Ok(found)
     }
 
-    fn coding(&self, _: &TensorFiles) -> Result<Coding> {
-        Ok(Coding::Numbers)
-    }
-
     fn stored_form(&self) -> StoredForm {
         let name = self.key.kind.name().to_string();
         match self.key.kind.is_quantized() {
@@ -112,14 +106,5 @@ impl Compute for KeyValue {
 
     fn is_of_codes(&self) -> bool {
         false
-    }
-
-    fn coded_rows(
-        &self,
-        _: &TensorFiles,
-        _: Range<usize>,
-        _: QuantizedFormat,
-    ) -> Result<QuantizedWeightRows> {
-        Ok(QuantizedWeightRows::default()) // it has none
     }
 }

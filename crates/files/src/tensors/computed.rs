@@ -20,7 +20,9 @@ pub trait Compute: fmt::Debug + Send + Sync {
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>>;
 
     /// Returns whether the quantized values can be packed without dequantizing.
-    fn coding(&self, files: &TensorFiles) -> Result<Coding>;
+    fn coding(&self, _: &TensorFiles) -> Result<Coding> {
+        Ok(Coding::Numbers)
+    }
 
     /// Returns the form that its values have in the files, from the headers alone.
     fn stored_form(&self) -> StoredForm;
@@ -32,13 +34,18 @@ pub trait Compute: fmt::Debug + Send + Sync {
     }
 
     /// Returns quantized rows in the format and the column order that [`Self::coding`] gives. If the tensor stacks several
-    /// matrices, rows are counted across them.
+    /// matrices, rows are counted across them. Called if [`Self::coding`] returns [`Coding::Codes`].
     fn coded_rows(
         &self,
         files: &TensorFiles,
-        rows: Range<usize>,
-        format: QuantizedFormat,
-    ) -> Result<QuantizedWeightRows>;
+        _: Range<usize>,
+        _: QuantizedFormat,
+    ) -> Result<QuantizedWeightRows> {
+        Err(Error::input(
+            files.path().to_string_lossy(),
+            "a computed tensor has no quantized values",
+        ))
+    }
 }
 
 /// How a tensor's elements are stored.

@@ -55,7 +55,7 @@ pub struct Differentiable<'a> {
     pub dropped: Option<Dropped<'a>>,
 }
 
-/// What the forward pass wrote, which the backward pass reads.
+/// Results of the forward pass that the backward pass reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Written<'a> {
     /// The result.

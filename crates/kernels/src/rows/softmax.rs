@@ -44,12 +44,12 @@ impl<T: Element> PerRow<'_, T> {
     };
 }
 
-/// What a softmax does with its rows' normalizers, where the rows are parts of longer ones.
+/// The use of the rows' normalizers, if the rows are parts of longer ones.
 pub(crate) enum Normalizers<'a, T> {
     Unused,
-    /// Each part's are written, by which the parts' results are joined.
+    /// Each part's normalizers are written. The parts' results are joined by them.
     Written(&'a mut [Normalizer<T>]),
-    /// Those of the longer rows are read, so that the parts of a row add up to one.
+    /// The longer rows' normalizers are read, so that the parts of a row add up to one.
     Read(&'a [Normalizer<T>]),
 }
 

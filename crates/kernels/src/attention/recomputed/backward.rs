@@ -22,7 +22,7 @@ pub(super) const TILES_PER_PART: usize = 8;
 /// The gradients' destinations, and the result's gradient.
 struct Backward<'a, T> {
     dy: HeadRows<'a>,
-    /// The result, and its rows' normalizers, two numbers in each row and head.
+    /// The result, and its rows' normalizers, two elements in each row and head.
     forward: Option<[HeadRows<'a>; 2]>,
     query: Shared<'a, T>,
     key: Shared<'a, T>,
@@ -300,7 +300,7 @@ struct OpenTile<T: Recycled> {
     whole_rows: Option<WholeRows<T>>,
 }
 
-/// What a part of a tile reads about its whole rows.
+/// Statistics of whole rows, which each part of a tile reads.
 struct WholeRows<T> {
     normalizers: Vec<Normalizer<T>>,
     /// `Σ p·dp`

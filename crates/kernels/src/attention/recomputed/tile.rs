@@ -198,7 +198,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         sinks
     }
 
-    /// Returns the numbers of the blocks with these keys. With sinks, all keys are one block, because a sink belongs to one
+    /// Returns the indices of the blocks with these keys. With sinks, all keys are one block, because a sink belongs to one
     /// softmax.
     pub(super) fn blocks(&self, keys: &Range<usize>) -> Range<usize> {
         match self.of.sinks {
