@@ -31,6 +31,17 @@ const CLIP: [[f64; 3]; 2] = [
     [0.26862954, 0.26130258, 0.27577711],
 ];
 
+const CLIP_PROCESSOR: ProcessorClass = ProcessorClass {
+    name: "CLIPImageProcessor",
+    model_types: &["clip", "clip_vision_model", "metaclip_2"],
+    size: TargetSize::ShortestEdge(224),
+    is_square: false,
+    filter: Filter::Bicubic,
+    crop: (SQUARE, true),
+    normalization: CLIP,
+    ..VIT
+};
+
 const VIT: ProcessorClass = ProcessorClass {
     name: "ViTImageProcessor",
     model_types: &["vit", "vit_mae", "vit_msn", "ijepa"],
@@ -66,23 +77,9 @@ pub(super) const CLASSES: [ProcessorClass; 7] = [
     ProcessorClass {
         name: "BitImageProcessor",
         model_types: &["dinov2", "dinov2_with_registers"],
-        size: TargetSize::ShortestEdge(224),
-        is_square: false,
-        filter: Filter::Bicubic,
-        crop: (SQUARE, true),
-        normalization: CLIP,
-        ..VIT
+        ..CLIP_PROCESSOR
     },
-    ProcessorClass {
-        name: "CLIPImageProcessor",
-        model_types: &["clip", "clip_vision_model", "metaclip_2"],
-        size: TargetSize::ShortestEdge(224),
-        is_square: false,
-        filter: Filter::Bicubic,
-        crop: (SQUARE, true),
-        normalization: CLIP,
-        ..VIT
-    },
+    CLIP_PROCESSOR,
     ProcessorClass {
         name: "SiglipImageProcessor",
         model_types: &["siglip", "siglip_vision_model"],

@@ -5,8 +5,8 @@
 
 use super::beside::beside;
 use super::gemma::{global_rotary, sandwich_table};
-use super::layer_inputs::{layer_inputs, with_layer_inputs};
-use super::llama::{bias, block, uniform};
+use super::layer_inputs::{layer_inputs, normalized_block, with_layer_inputs};
+use super::llama::uniform;
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -49,13 +49,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         Some(_) => &json.with(key, 1),
         None => json,
     };
-    let mut usual = sandwich_block(block(&one_width.without("rope_parameters"), bias(json)?)?);
-    usual.feed_forward.activation =
-        json.activation(&["hidden_activation"], Activation::GeluTanh)?;
-    usual.attention_mut()?.scale = 1.0;
-    usual.attention_mut()?.value_norm = Some(usual.norm.eps);
-    usual.attention_mut()?.query_key_norm =
-        Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
+    let mut usual = normalized_block(one_width)?;
     let own = GemmaConfig {
         laurel_rank: Some(json.size_or(&["laurel_rank"], 64)?),
         altup: Some(AltUpConfig {

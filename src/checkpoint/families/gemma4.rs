@@ -5,8 +5,8 @@
 
 use super::beside::beside;
 use super::gemma::sandwich_table;
-use super::layer_inputs::{layer_inputs, with_layer_inputs};
-use super::llama::{bias, block, uniform};
+use super::layer_inputs::{layer_inputs, normalized_block, with_layer_inputs};
+use super::llama::uniform;
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -42,13 +42,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("rope_parameters", local_and_global);
     json.only("enable_moe_block", &[json!(false)])?;
     json.only("use_bidirectional_attention", &[json!("vision")])?; // applies to image tokens only
-    let mut usual = sandwich_block(block(&json.without("rope_parameters"), bias(json)?)?);
-    usual.feed_forward.activation =
-        json.activation(&["hidden_activation"], Activation::GeluTanh)?;
-    usual.attention_mut()?.scale = 1.0;
-    usual.attention_mut()?.value_norm = Some(usual.norm.eps);
-    usual.attention_mut()?.query_key_norm =
-        Some(QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head));
+    let mut usual = normalized_block(json)?;
     let own = GemmaConfig {
         output_scale: true,
         ..GemmaConfig::default()

@@ -3,6 +3,7 @@
 //! transformers' `Gemma3nTextModel.project_per_layer_inputs`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3n/modeling_gemma3n.py>
 
 use super::gemma::scaled_token_embeddings;
+use super::llama::{bias, block};
 use super::prelude::*;
 
 /// Adds per-layer inputs and layers that attend to other layers' keys to a table.
@@ -34,6 +35,20 @@ pub(super) fn with_layer_inputs(table: Family) -> Family {
         // Unused projections in layers that attend to other layers' keys.
         .ignored(&["*.k_proj.weight", "*.v_proj.weight", "*.k_norm.weight"])
         .outside(&["*embed_tokens_per_layer.*"])
+}
+
+/// Returns a block with norms around each sublayer, and with normalized queries, keys and values, whose scores have no scale.
+pub(super) fn normalized_block(json: &ConfigJson) -> Result<BlockConfig> {
+    let mut usual = sandwich_block(block(&json.without("rope_parameters"), bias(json)?)?);
+    usual.feed_forward.activation =
+        json.activation(&["hidden_activation"], Activation::GeluTanh)?;
+    let span = QueryKeyNorm::new(usual.norm, QueryKeyNormSpan::Head);
+    let eps = usual.norm.eps;
+    let attention = usual.attention_mut()?;
+    attention.scale = 1.0;
+    attention.value_norm = Some(eps);
+    attention.query_key_norm = Some(span);
+    Ok(usual)
 }
 
 /// Gives a block these parts with the per-layer input, if the model has one, and returns the norm for the stack's inputs.
