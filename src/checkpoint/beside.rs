@@ -1,9 +1,9 @@
 //! Precedence between a GGUF file's own tokenizer and settings and the files beside it.
 
 use super::config_json::ConfigJson;
-use super::gguf::GgufTokenizer;
 use super::{Checkpoint, CheckpointOptions};
 use crate::error::Result;
+use candle_blocks_files::gguf::vocabulary::GgufTokenizer;
 
 /// Files beside a GGUF file that may repeat what the GGUF file contains.
 const FILES: [&str; 5] = [
@@ -59,18 +59,6 @@ impl Checkpoint {
         super::gguf::pooling(&self.files)
     }
 
-    /// Returns the file's own tokenizer, unless a `tokenizer.json` beside it takes precedence.
-    ///
-    /// # Errors
-    /// If the tokenizer is malformed.
-    #[cfg(feature = "text")]
-    pub(crate) fn own_tokenizer(&self) -> Result<Option<GgufTokenizer>> {
-        match self.is_beside("tokenizer.json") {
-            true => Ok(None),
-            false => GgufTokenizer::read(&self.files),
-        }
-    }
-
     /// Returns the file's own settings as a `generation_config.json`, unless the file has none or one beside it takes
     /// precedence.
     ///
@@ -92,5 +80,19 @@ impl Checkpoint {
 
     fn is_beside(&self, name: &str) -> bool {
         self.beside == FilesBeside::First && self.files.directory().join(name).exists()
+    }
+}
+
+#[cfg(feature = "text")]
+impl candle_blocks_tokenizers::HasTokenizer for Checkpoint {
+    fn own_tokenizer(&self) -> Result<Option<GgufTokenizer>> {
+        match self.is_beside("tokenizer.json") {
+            true => Ok(None),
+            false => GgufTokenizer::read(&self.files),
+        }
+    }
+
+    fn directory(&self) -> &std::path::Path {
+        self.files.directory()
     }
 }

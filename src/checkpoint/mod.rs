@@ -43,8 +43,6 @@ use crate::error::{Error, Result, setters};
 pub(crate) use adapters::{AssumedOrientation, ExpertMatrix, ExpertPart, PeftBase};
 pub use architecture::Architecture;
 pub use beside::FilesBeside;
-#[cfg(feature = "text")]
-pub(crate) use gguf::{GgufTokenizer, SpecialToken, TokenType};
 pub(crate) use loader::LoadScope;
 pub use loader::Loader;
 pub use loader::as_stored::{InsteadOfStored, NotAsStored};

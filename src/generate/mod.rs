@@ -41,10 +41,10 @@ mod sampler;
 mod sampling;
 mod speech;
 mod speech_request;
-mod stop_strings;
 mod timestamps;
 
 pub use beams::{BeamOptions, EarlyStopping};
+pub use candle_blocks_base::stop_strings::StopStrings;
 pub use choose::{Choose, Sequence};
 pub use decoder::{CausalDecoder, Decoder, max_positions};
 pub use generation::{Finish, Generation};
@@ -57,5 +57,4 @@ pub use sampling::Sampling;
 pub(crate) use speech::language_of_token;
 pub use speech::{SpeechStart, SpeechTask};
 pub use speech_request::SpeechRequest;
-pub use stop_strings::StopStrings;
 pub use timestamps::TimestampRules;

@@ -7,7 +7,6 @@ pub(crate) mod reading;
 use candle_core::{DType, Device, Tensor};
 
 use super::sentence_files::TokenFeatures;
-use super::tokenizer::token_types;
 use super::{TokenizedText, Tokenizer};
 use crate::Checkpoint;
 use crate::checkpoint::AppliedAdapter;
@@ -18,6 +17,7 @@ use crate::text::chat::messages::Messages;
 use crate::text::encoder::batches::{BatchLengths, batches};
 use crate::text::encoder::reading::{LengthLimit, TextInput, TextReading};
 use crate::text::sentences::expansion::{Expansion, attended};
+use candle_blocks_tokenizers::token_types;
 
 /// A model with its tokenizer.
 #[derive(Clone, Debug)]

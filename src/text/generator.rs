@@ -8,7 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::{Result, getters, setters};
 use crate::generate::{CausalDecoder, Choose, Finish, Generation, GenerationOptions, Generator};
 use crate::model::Model;
-use crate::text::tokenizer::pieces::TextPieces;
+use candle_blocks_tokenizers::TextPieces;
 
 /// Continues texts with a decoder-only model. It owns its model and tokenizer, and can be shared among threads.
 ///

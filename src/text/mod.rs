@@ -10,7 +10,6 @@ mod classifier;
 mod embedder;
 mod encoder;
 mod generator;
-mod gguf;
 use candle_blocks_templates as jinja;
 mod options;
 mod prompts;
@@ -18,9 +17,8 @@ mod scoring;
 mod sentence_files;
 mod sentences;
 mod tasks;
-mod tokenizer;
-mod tokenizer_class;
 
+pub use candle_blocks_tokenizers::{HasTokenizer, TokenizedText, Tokenizer, TruncationStrategy};
 pub use chat::conversation::{Conversation, ConversationEnd, Message, TemplateValue};
 pub use chat::template::ChatTemplate;
 pub use classifier::{Scores, TextClassifier};
@@ -38,8 +36,6 @@ pub use tasks::question_answerer::QuestionAnswerer;
 pub use tasks::ranker::{RankedText, RankerQuery, TextRanker};
 pub use tasks::token_classifier::TokenClassifier;
 pub use tasks::zero_shot::{HypothesisTemplate, RankedLabels, ZeroShotClassifier};
-pub use tokenizer::truncation::TruncationStrategy;
-pub use tokenizer::{TokenizedText, Tokenizer};
 
 #[cfg(feature = "media")]
 pub(crate) use {

@@ -80,7 +80,7 @@ fn a_tokenizer_json_beside_a_class_in_python_is_not_read() {
 /// `python weights/sweep/tokenizer_lists.py --check` compares the list with transformers' sources.
 #[test]
 fn a_tokenizer_json_beside_every_other_class_of_transformers_is_followed_with_a_note() {
-    let list = include_str!("../../src/text/tokenizer_class/of_types.txt");
+    let list = candle_blocks_tokenizers::TYPES_OF_CLASSES;
     let of = |name: &str| -> Vec<&str> {
         let line = list.lines().find_map(|line| line.strip_prefix(name));
         line.unwrap().split_whitespace().collect()

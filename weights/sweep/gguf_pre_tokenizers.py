@@ -42,7 +42,7 @@ def texts(n: int) -> list[str]:
     return ["".join(word(i) for _ in range(rng.randrange(3, 11))) for i in range(n)]
 
 
-# As in src/text/gguf/pre_tokenizers.rs.
+# As in crates/tokenizers/src/gguf/pre_tokenizers.rs.
 COMPOSED = {"qwen2", "f2llmv2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "qwen35", "mpt", "olmo", "modern-bert", "command-r"}
 IN_CHARACTERS = {"gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace"}
 WHOLE = ["abst", "LLS", " at", "中の", "дД", "123", "  \n", "sts", "...", "'s"]
@@ -87,7 +87,7 @@ def write(path: Path, words: tuple, model: str, name: str) -> None:
 
 def candidates() -> list[str]:
     """Texts of the library that could be names, and those of this repository's table, for short ones are not among these."""
-    table = (Path(__file__).parents[2] / "src/text/gguf/pre_tokenizers.rs").read_text(encoding="utf-8")
+    table = (Path(__file__).parents[2] / "crates/tokenizers/src/gguf/pre_tokenizers.rs").read_text(encoding="utf-8")
     library = next((Path(llama_cpp.__file__).parent / "lib").glob("libllama.so*")).read_bytes()
     found = re.findall(rb"(?<=\0)[a-z][a-z0-9._-]{2,24}(?=\0)", library)
     return sorted({text.decode() for text in found} | set(re.findall(r'"([a-z][a-z0-9._-]+)"', table)))

@@ -1,4 +1,4 @@
-"""The tokenizer classes of transformers, from its sources: the list `src/text/tokenizer_class/of_types.txt`.
+"""The tokenizer classes of transformers, from its sources: the list `crates/tokenizers/src/tokenizer_class/of_types.txt`.
 
     python weights/sweep/tokenizer_lists.py            # writes the list
     python weights/sweep/tokenizer_lists.py --check    # exits with 1 where transformers has another one
@@ -14,7 +14,7 @@ from pathlib import Path
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-LIST = Path(__file__).resolve().parents[2] / "src/text/tokenizer_class/of_types.txt"
+LIST = Path(__file__).resolve().parents[2] / "crates/tokenizers/src/tokenizer_class/of_types.txt"
 SOURCES = Path(transformers.__file__).parent
 PYTHON = {"PythonBackend", "PreTrainedTokenizer", "SentencePieceBackend"}
 LIBRARY = {"TokenizersBackend", "PreTrainedTokenizerFast"}

@@ -17,6 +17,7 @@ pub mod memory;
 mod nearest;
 mod pattern;
 mod setters;
+pub mod stop_strings;
 
 pub use error::{Error, Result, abbreviated, escape, listed};
 pub use nearest::{near, nearest};

@@ -35,9 +35,6 @@ use crate::checkpoint::files::{Coding, Compute, StoredForm, StoredTensor, Tensor
 use crate::error::Error;
 use crate::error::Result;
 pub(super) use candle_blocks_files::gguf::is_gguf;
-pub(crate) use candle_blocks_files::gguf::vocabulary::GgufTokenizer;
-#[cfg(feature = "text")]
-pub(crate) use candle_blocks_files::gguf::vocabulary::{SpecialToken, TokenType};
 use candle_blocks_files::gguf::{Gguf, GgufTensor};
 use candle_blocks_kernels::storage::{BlockKind, codes, decode, numbers::multiply};
 

@@ -11,8 +11,8 @@ use crate::checkpoint::files::{TensorFiles, floating, read_limited};
 use crate::error::{Error, Result};
 use crate::text::sentences::stages::{ModuleStep, VectorMap};
 use crate::text::sentences::static_embedding::{StaticEmbedding, TableUse};
-use crate::text::tokenizer::{MAX_BYTES, Tokenizer as ModelTokenizer};
 use candle_blocks_files::python_json;
+use candle_blocks_tokenizers::{MAX_BYTES, Tokenizer as ModelTokenizer};
 
 /// The table's names in sentence-transformers and in model2vec.
 const TABLES: [&str; 2] = ["embedding.weight", "embeddings"];

@@ -12,7 +12,7 @@ use crate::text::TruncationStrategy;
 use crate::text::encoder::reading::{
     ChatReading, CutEnd, LengthLimit, MessageContent, TextReading,
 };
-use crate::text::tokenizer::config::is_left;
+use candle_blocks_tokenizers::is_left;
 
 /// Possible names of the file: the newest model's first, then older ones.
 pub(super) const FILES: [&str; 7] = [

@@ -11,7 +11,7 @@ use crate::text::TextOptions;
 use crate::text::encoder::reading::TextInput;
 use crate::text::encoder::{Encoder, host};
 use crate::text::scoring::ScoreFunction;
-use crate::text::tokenizer::decoding::SpecialTokens;
+use candle_blocks_tokenizers::SpecialTokens;
 
 /// Fills the masks in texts with probable tokens: transformers' fill-mask
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/pipelines/fill_mask.py>).

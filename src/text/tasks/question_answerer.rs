@@ -9,8 +9,8 @@ use crate::checkpoint::AppliedAdapter;
 use crate::error::{Error, Result, getters};
 use crate::model::Model;
 use crate::text::encoder::{Encoder, host};
-use crate::text::tokenizer::windows::{DividedText, TokenWindows};
 use crate::text::{TextOptions, TokenizedText};
+use candle_blocks_tokenizers::{DividedText, TokenWindows};
 
 /// The most tokens in a window by default, and the most that two windows share by default.
 const MAX_LENGTH: usize = 384;

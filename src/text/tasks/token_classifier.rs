@@ -10,8 +10,8 @@ use crate::error::{Error, Result, getters};
 use crate::model::Model;
 use crate::text::encoder::{Encoder, host};
 use crate::text::scoring::ScoreFunction;
-use crate::text::tokenizer::windows::{DividedText, TokenWindows};
 use crate::text::{TextOptions, TokenizedText};
+use candle_blocks_tokenizers::{DividedText, TokenWindows};
 
 /// Finds entities in texts, such as names of persons and places: transformers' token classification.
 ///

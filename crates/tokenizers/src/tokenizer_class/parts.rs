@@ -12,15 +12,15 @@ use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizers;
 use tokenizers::{DecoderWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::{TokenizerClass, bos_eos};
-use crate::checkpoint::config_json::ConfigJson;
-use crate::error::Result;
+use candle_blocks_base::Result;
+use candle_blocks_files::config_json::ConfigJson;
 
 /// The placeholder, in a list of normalizers, for the character table in `tokenizer.json`.
 const PRECOMPILED: &str = "precompiled";
 
 /// The source for a tokenizer's vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::text) enum Origin {
+pub(crate) enum Origin {
     /// `tokenizer.json`.
     TokenizerJson,
     /// The class's own files; there is no `tokenizer.json`.
@@ -31,7 +31,7 @@ impl TokenizerClass {
     /// Replaces the parts that the class builds before it adds tokens. `named` has the special tokens by name.
     ///
     /// # Errors
-    /// [`Error::ConfigKey`](crate::Error::ConfigKey) if the parts do not fit together.
+    /// [`Error::ConfigKey`](candle_blocks_base::Error::ConfigKey) if the parts do not fit together.
     pub fn build(
         &self,
         inner: &mut tokenizers::Tokenizer,
@@ -81,7 +81,7 @@ impl TokenizerClass {
     /// assigns types to a pair's texts.
     ///
     /// # Errors
-    /// [`Error::ConfigKey`](crate::Error::ConfigKey) if a key names a token that the tokenizer does not have.
+    /// [`Error::ConfigKey`](candle_blocks_base::Error::ConfigKey) if a key names a token that the tokenizer does not have.
     pub fn finish(
         &self,
         inner: &mut tokenizers::Tokenizer,
@@ -293,6 +293,6 @@ pub(super) fn filled(part: &Value, keys: &BTreeMap<String, Value>) -> Value {
 fn read<T: DeserializeOwned>(part: Value, config: Option<&ConfigJson>) -> Result<T> {
     serde_json::from_value(part).map_err(|error| match config {
         Some(config) => config.error(&["tokenizer_class"], error.to_string()),
-        None => crate::Error::input("tokenizer_class", error.to_string()),
+        None => candle_blocks_base::Error::input("tokenizer_class", error.to_string()),
     })
 }

@@ -1,8 +1,8 @@
 //! Keys in `tokenizer_config.json`: those that nothing reads, and the cleanup of spaces that one of them enables.
 
-use crate::checkpoint::config_json::ConfigJson;
-use crate::error::Result;
-use crate::text::tokenizer_class::TokenizerClass;
+use crate::tokenizer_class::TokenizerClass;
+use candle_blocks_base::Result;
+use candle_blocks_files::config_json::ConfigJson;
 
 /// Keys that are read here or elsewhere, or that change neither the tokens nor the texts of a `tokenizer.json`.
 const KNOWN: [&str; 40] = [
@@ -101,7 +101,8 @@ pub(crate) fn unread(config: &ConfigJson, class: &TokenizerClass) -> Vec<String>
 ///
 /// # Errors
 /// If it names another side than left or right.
-pub(crate) fn is_left(json: &ConfigJson, key: &str) -> Result<Option<bool>> {
+#[doc(hidden)]
+pub fn is_left(json: &ConfigJson, key: &str) -> Result<Option<bool>> {
     match json.text(&[key])?.as_deref() {
         None => Ok(None),
         Some("left") => Ok(Some(true)),

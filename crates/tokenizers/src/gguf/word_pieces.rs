@@ -7,8 +7,8 @@ use tokenizers::models::wordpiece::WordPiece;
 
 use super::pairs::with_normalizer;
 use super::{Around, TokenizerParts, failed, part};
-use crate::checkpoint::{GgufTokenizer, SpecialToken, TokenType};
-use crate::error::Result;
+use candle_blocks_base::Result;
+use candle_blocks_files::gguf::vocabulary::{GgufTokenizer, SpecialToken, TokenType};
 
 /// The prefix of tokens inside a word in a `tokenizer.json`.
 const INSIDE: &str = "##";

@@ -5,11 +5,11 @@
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/auto/tokenization_auto.py>
 
-pub(super) mod added_tokens;
+pub(crate) mod added_tokens;
 mod bos_eos;
 mod byte_pairs;
 mod files;
-pub(super) mod git_lfs;
+pub(crate) mod git_lfs;
 mod parts;
 mod python;
 mod sentence_piece;
@@ -23,11 +23,11 @@ use candle_blocks_templates::minijinja::value::Value as Described;
 use serde_json::{Map, Value};
 use tokenizers::{ModelWrapper, PaddingDirection};
 
-pub(super) use self::parts::Origin;
-pub(super) use self::python::PythonTokens;
-use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::files::is_named;
-use crate::error::Result;
+pub(crate) use self::parts::Origin;
+pub(crate) use self::python::PythonTokens;
+use candle_blocks_base::Result;
+use candle_blocks_files::config_json::ConfigJson;
+use candle_blocks_files::tensors::is_named;
 
 static CLASSES: LazyLock<Map<String, Value>> = LazyLock::new(|| {
     let classes = serde_json::from_str(include_str!("tokenizer_class/classes.json"));
@@ -55,7 +55,7 @@ const NONE: &str = "";
 
 /// How a tokenizer is built from `tokenizer.json`.
 #[derive(Clone, Debug)]
-pub(super) enum TokenizerClass {
+pub(crate) enum TokenizerClass {
     /// Exactly like the file.
     AsWritten,
     /// With parts that a class builds from its keys' values.
@@ -405,9 +405,12 @@ fn chosen(
     }
 }
 
+/// The classes of transformers, each with the model types that use it.
+pub const TYPES_OF_CLASSES: &str = include_str!("tokenizer_class/of_types.txt");
+
 /// Returns the lines `class: types` in the list.
 fn lines() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let lines = include_str!("tokenizer_class/of_types.txt").lines();
+    let lines = TYPES_OF_CLASSES.lines();
     lines.filter_map(|line| line.split_once(": "))
 }
 

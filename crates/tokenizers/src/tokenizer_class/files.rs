@@ -18,9 +18,9 @@ use super::git_lfs::check_pointer;
 use super::parts::{each, filled, further_tokens};
 use super::sentence_piece::{Piece, SentencePiece};
 use super::{NONE, PYTHON, PythonTokens, TokenizerClass, name_of, parts_of};
-use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::files::{is_named, read_limited};
-use crate::error::{Error, Result};
+use candle_blocks_base::{Error, Result};
+use candle_blocks_files::config_json::ConfigJson;
+use candle_blocks_files::tensors::{is_named, read_limited};
 
 /// Ten times the largest published.
 const MAX_BYTES: u64 = 100_000_000;
@@ -43,7 +43,7 @@ static FORMS: LazyLock<Map<String, Value>> = LazyLock::new(|| {
 });
 
 /// A vocabulary that is no `tokenizer.json`.
-pub(in crate::text) struct VocabularyFile {
+pub(crate) struct VocabularyFile {
     /// The path of the file, or of the first one.
     pub path: PathBuf,
     content: Content,

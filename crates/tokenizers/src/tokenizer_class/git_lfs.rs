@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use crate::checkpoint::files::GIT_LFS;
-use crate::error::{Error, Result};
+use candle_blocks_base::{Error, Result};
+use candle_blocks_files::tensors::GIT_LFS;
 
 /// Refuses a file that stands for another in Git LFS.
-pub(in crate::text) fn check_pointer(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn check_pointer(path: &Path, bytes: &[u8]) -> Result<()> {
     match bytes.starts_with(GIT_LFS) {
         true => Err(Error::Tokenizer {
             path: path.to_path_buf(),

@@ -9,8 +9,8 @@ use tokenizers::{
 use super::config::is_left;
 use super::truncation::{TokenLimit, TruncationRule};
 use super::{TokenizedText, Tokenizer};
-use crate::error::{Error, Result};
-use crate::text::TruncationStrategy;
+use crate::TruncationStrategy;
+use candle_blocks_base::{Error, Result};
 
 impl Tokenizer {
     /// From now on, truncates texts to this number of tokens, including special ones; in a pair, truncates the longer text.
@@ -56,7 +56,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If `tokenizer_config.json` names another side.
-    pub(in crate::text) fn truncation_side(&self) -> Result<TruncationDirection> {
+    #[doc(hidden)]
+    pub fn truncation_side(&self) -> Result<TruncationDirection> {
         let side = self.config.as_ref();
         let side = side.map(|config| is_left(config, "truncation_side"));
         Ok(match side.transpose()?.flatten() {
@@ -67,7 +68,8 @@ impl Tokenizer {
     }
 
     /// From now on, leaves a text whole if the strategy in [`Self::truncate_by`] cannot truncate it, instead of refusing it.
-    pub(in crate::text) fn keep_whole(&mut self) {
+    #[doc(hidden)]
+    pub fn keep_whole(&mut self) {
         if let Some(limit) = &mut self.limit {
             limit.keeps_whole = true;
         }
@@ -98,7 +100,8 @@ impl Tokenizer {
     }
 
     /// From now on, adds no special tokens.
-    pub(in crate::text) fn leave_out_special_tokens(&mut self) {
+    #[doc(hidden)]
+    pub fn leave_out_special_tokens(&mut self) {
         self.whole.take();
         self.bare.take();
         self.inner.with_post_processor(None::<PostProcessorWrapper>);
@@ -108,7 +111,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the tokenizer fails.
-    pub(in crate::text) fn encode_whole(&self, text: &str) -> Result<Vec<u32>> {
+    #[doc(hidden)]
+    pub fn encode_whole(&self, text: &str) -> Result<Vec<u32>> {
         let encoded = self.untruncated(text.into());
         let encoded = encoded.map_err(|error| self.fail(error))?;
         Ok(encoded.get_ids().to_vec())
@@ -158,7 +162,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The errors of [`Self::encode_all`].
-    pub(in crate::text) fn encodings<'t, T>(
+    #[doc(hidden)]
+    pub fn encodings<'t, T>(
         &self,
         texts: impl IntoIterator<Item = T>,
         offsets: OffsetType,

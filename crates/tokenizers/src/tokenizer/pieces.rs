@@ -1,7 +1,7 @@
 //! Converts generated tokens to text in whole characters.
 
-use crate::error::Result;
-use crate::text::Tokenizer;
+use crate::Tokenizer;
+use candle_blocks_base::Result;
 
 /// A decoder writes this for bytes that are not a character, or not yet.
 const NO_CHARACTER: char = '\u{fffd}';
@@ -12,7 +12,8 @@ const NO_CHARACTER: char = '\u{fffd}';
 /// run of bytes is returned with the token after it, because an invalid byte makes the whole run invalid. If the prompt ends
 /// within a character, the piece has the whole character.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TextPieces {
+#[doc(hidden)]
+pub struct TextPieces {
     /// The tokens that are decoded. They begin where a text began, because decoding depends on the preceding tokens.
     ids: Vec<u32>,
     /// The number of tokens before the last point at which all text was returned.

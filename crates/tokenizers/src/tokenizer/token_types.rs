@@ -1,8 +1,8 @@
 //! Determines whether a tokenizer returns token types, which tell the two texts of a pair apart.
 
-use crate::checkpoint::config_json::ConfigJson;
-use crate::error::Result;
-use crate::text::Tokenizer;
+use crate::Tokenizer;
+use candle_blocks_base::Result;
+use candle_blocks_files::config_json::ConfigJson;
 
 /// The tokenizer classes in transformers 5 that return token types even if `model_input_names` does not list them.
 const CLASSES: [&str; 11] = [
@@ -39,7 +39,8 @@ const MODEL_TYPES: [&str; 13] = [
 ///
 /// # Errors
 /// If a key has a wrong type.
-pub(crate) fn are_given(tokenizer: &Tokenizer, config: Option<&ConfigJson>) -> Result<bool> {
+#[doc(hidden)]
+pub fn are_given(tokenizer: &Tokenizer, config: Option<&ConfigJson>) -> Result<bool> {
     if let Some(json) = tokenizer.config()
         && let Some(names) = json.texts(&["model_input_names"])?
     {

@@ -19,7 +19,7 @@ const WORD_END: &str = "</w>";
 
 /// The tokens between added tokens, for a class that is written in Python.
 #[derive(Clone, Debug)]
-pub(in crate::text) enum PythonTokens {
+pub(crate) enum PythonTokens {
     /// A token for each byte, after three special ones: ByT5.
     Bytes {
         /// The token that ends a text, unless the text ends with it.
@@ -33,7 +33,7 @@ pub(in crate::text) enum PythonTokens {
 
 /// Byte pair encoding whose tokens end with `@@`, except the last of a word.
 #[derive(Clone, Debug)]
-pub(in crate::text) struct WordPairs {
+pub(crate) struct WordPairs {
     /// Each merge with its rank.
     ranks: HashMap<(String, String), usize>,
     unknown: Option<u32>,

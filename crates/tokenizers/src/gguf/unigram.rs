@@ -6,8 +6,8 @@ use tokenizers::models::unigram::Unigram;
 use tokenizers::normalizers::Precompiled;
 
 use super::{Around, TokenizerParts, failed, is_filler, part, separator, wanted};
-use crate::checkpoint::{GgufTokenizer, SpecialToken, TokenType};
-use crate::error::Result;
+use candle_blocks_base::Result;
+use candle_blocks_files::gguf::vocabulary::{GgufTokenizer, SpecialToken, TokenType};
 
 pub(super) fn parts(gguf: &GgufTokenizer) -> Result<TokenizerParts> {
     if gguf.scores.is_empty() {

@@ -6,12 +6,12 @@ use std::path::Path;
 use candle_blocks_templates::minijinja::value::{Serde, Value, ValueKind};
 use tokenizers::AddedToken;
 
-use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::files::read_limited;
-use crate::error::Result;
-use crate::text::tokenizer::config::SPECIAL_TOKENS;
-use crate::text::tokenizer_class::TokenizerClass;
-use crate::text::tokenizer_class::added_tokens::AddedTokens;
+use crate::tokenizer::config::SPECIAL_TOKENS;
+use crate::tokenizer_class::TokenizerClass;
+use crate::tokenizer_class::added_tokens::AddedTokens;
+use candle_blocks_base::Result;
+use candle_blocks_files::config_json::ConfigJson;
+use candle_blocks_files::tensors::read_limited;
 
 /// The size limit: a `tokenizer_config.json` with a chat template and thousands of tokens has about a megabyte.
 const MAX_BYTES: u64 = 50_000_000;

@@ -7,7 +7,7 @@ type TokenText = dyn Fn(u32) -> Vec<u8> + Send + Sync;
 
 /// Strings that end a sequence, as transformers' `stop_strings`: the token that completes one of them is the last, even if
 /// its text continues. A string may begin in the prompt.
-/// Pass them to [`Generator::with_stop_strings`](crate::generate::Generator::with_stop_strings).
+/// Pass them to `Generator::with_stop_strings`.
 #[derive(Clone)]
 pub struct StopStrings {
     strings: Vec<Vec<u8>>,

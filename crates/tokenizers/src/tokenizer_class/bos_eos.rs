@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
-use crate::checkpoint::config_json::ConfigJson;
-use crate::error::Result;
+use candle_blocks_base::Result;
+use candle_blocks_files::config_json::ConfigJson;
 
 const KEYS: [(&str, &str); 2] = [
     ("add_bos_token", "bos_token"),

@@ -9,8 +9,8 @@ use tokenizers::models::bpe::{BPE, Vocab};
 use super::{
     Also, Around, PreTokenizer, TokenizerParts, failed, is_filler, part, separator, wanted,
 };
-use crate::checkpoint::{GgufTokenizer, SpecialToken};
-use crate::error::Result;
+use candle_blocks_base::Result;
+use candle_blocks_files::gguf::vocabulary::{GgufTokenizer, SpecialToken};
 
 pub(super) fn parts(gguf: &GgufTokenizer) -> Result<TokenizerParts> {
     let name = match (&gguf.model[..], &gguf.pre) {

@@ -7,13 +7,13 @@ use tokenizers::{
     EncodeInput, Encoding, TruncationDirection, TruncationParams, truncate_encodings,
 };
 
-use crate::error::{Error, Result};
+use candle_blocks_base::{Error, Result};
 
 /// The text that is truncated in a pair with too many tokens: transformers' `TruncationStrategy`.
 ///
 /// A text without a second one is the first.
 ///
-/// Pass it to [`TextOptions::truncation`](crate::text::TextOptions::truncation).
+/// Pass it to `TextOptions::truncation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TruncationStrategy {
     /// The longer text, and then both.

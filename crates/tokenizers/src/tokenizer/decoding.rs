@@ -2,15 +2,16 @@
 
 use tokenizers::{Decoder, DecoderWrapper, ModelWrapper};
 
-use super::super::tokenizer_class::PythonTokens;
 use super::Tokenizer;
 use super::config::cleaned;
-use crate::checkpoint::config_json::ConfigJson;
-use crate::error::Result;
+use crate::tokenizer_class::PythonTokens;
+use candle_blocks_base::Result;
+use candle_blocks_files::config_json::ConfigJson;
 
 /// The treatment of special tokens in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::text) enum SpecialTokens {
+#[doc(hidden)]
+pub enum SpecialTokens {
     Kept,
     LeftOut,
 }
@@ -58,7 +59,7 @@ impl Tokenizer {
     /// Returns the text of tokens, without special ones.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`](crate::Error::Tokenizer) if the tokenizer fails.
+    /// [`Error::Tokenizer`](candle_blocks_base::Error::Tokenizer) if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.decoded(ids, SpecialTokens::LeftOut)
     }
@@ -67,7 +68,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The errors of [`Self::decode`].
-    pub(in crate::text) fn decoded(&self, ids: &[u32], special: SpecialTokens) -> Result<String> {
+    #[doc(hidden)]
+    pub fn decoded(&self, ids: &[u32], special: SpecialTokens) -> Result<String> {
         let leaves_out = special == SpecialTokens::LeftOut;
         let decoded = match &self.python {
             Some(python) => python.decoded(&self.inner, ids, leaves_out),
@@ -87,7 +89,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The errors of [`Self::decode`].
-    pub(in crate::text) fn joined(&self, tokens: Vec<String>) -> Result<String> {
+    #[doc(hidden)]
+    pub fn joined(&self, tokens: Vec<String>) -> Result<String> {
         match (&self.python, self.inner.get_decoder()) {
             (Some(python), _) => Ok(python.joined(&self.inner, &tokens)),
             (None, Some(decoder)) => {
@@ -99,7 +102,8 @@ impl Tokenizer {
     }
 
     /// Returns whether the tokens end with a run of bytes, which the next token may continue or invalidate.
-    pub(in crate::text) fn ends_within_bytes(&self, ids: &[u32]) -> bool {
+    #[doc(hidden)]
+    pub fn ends_within_bytes(&self, ids: &[u32]) -> bool {
         if let Some(python) = &self.python {
             return python.may_go_on(&self.inner, ids);
         }
@@ -123,22 +127,26 @@ impl Tokenizer {
     }
 
     /// Returns the bytes of a token of a class in Python, if they are its own alone.
-    pub(in crate::text) fn bytes_of(&self, id: u32) -> Option<Vec<u8>> {
+    #[doc(hidden)]
+    pub fn bytes_of(&self, id: u32) -> Option<Vec<u8>> {
         self.python.as_ref()?.bytes_of(&self.inner, id)
     }
 
     /// Returns whether the text of a token depends on the next one, as in PhoBERT.
-    pub(in crate::text) fn depends_on_next_token(&self) -> bool {
+    #[doc(hidden)]
+    pub fn depends_on_next_token(&self) -> bool {
         matches!(self.python.as_deref(), Some(PythonTokens::Words(_)))
     }
 
     /// Returns whether spaces before punctuation are removed from texts.
-    pub(in crate::text) fn cleans(&self) -> bool {
+    #[doc(hidden)]
+    pub fn cleans(&self) -> bool {
         self.decoding.cleans
     }
 
     /// Returns the length of the text that further tokens cannot change.
-    pub(in crate::text) fn settled(&self, text: &str) -> usize {
+    #[doc(hidden)]
+    pub fn settled(&self, text: &str) -> usize {
         if !self.decoding.cleans {
             return text.len();
         }

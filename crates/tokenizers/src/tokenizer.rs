@@ -4,9 +4,9 @@ pub(crate) mod added_tokens;
 pub(crate) mod config;
 pub(crate) mod pieces;
 pub(crate) mod token_text;
-pub(crate) mod token_types;
+pub mod token_types;
 pub(crate) mod truncation;
-pub(in crate::text) mod windows;
+pub(crate) mod windows;
 
 pub(crate) mod decoding;
 mod encoding;
@@ -19,21 +19,21 @@ use std::sync::{Arc, OnceLock};
 use tokenizers::{AddedToken, Encoding, PaddingDirection, TruncationDirection};
 
 use self::decoding::Decoding;
-use super::tokenizer_class::git_lfs::check_pointer;
-use super::tokenizer_class::{Origin, PythonTokens, TokenizerClass};
-use crate::Checkpoint;
-use crate::checkpoint::GgufTokenizer;
-use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::files::{TensorFiles, is_named, read_limited};
-use crate::error::{Error, Result, getters};
-use crate::text::tokenizer::added_tokens::{Known, added_tokens};
-use crate::text::tokenizer::config::{SPECIAL_TOKENS, is_left, unread};
-use crate::text::tokenizer::truncation::TokenLimit;
+use crate::tokenizer::added_tokens::{Known, added_tokens};
+use crate::tokenizer::config::{SPECIAL_TOKENS, is_left, unread};
+use crate::tokenizer::truncation::TokenLimit;
+use crate::tokenizer_class::git_lfs::check_pointer;
+use crate::tokenizer_class::{Origin, PythonTokens, TokenizerClass};
+use candle_blocks_base::{Error, Result, getters};
+use candle_blocks_files::config_json::ConfigJson;
 use candle_blocks_files::gguf::is_gguf;
+use candle_blocks_files::gguf::vocabulary::GgufTokenizer;
 use candle_blocks_files::python_json;
+use candle_blocks_files::tensors::{TensorFiles, is_named, read_limited};
 
 /// The size limit: ten times the largest published file (Gemma's).
-pub(super) const MAX_BYTES: u64 = 400_000_000;
+#[doc(hidden)]
+pub const MAX_BYTES: u64 = 400_000_000;
 
 /// A checkpoint's `tokenizer.json`, and the settings in `tokenizer_config.json` beside it.
 ///
@@ -92,7 +92,7 @@ struct Sides {
     padding: PaddingDirection,
 }
 
-/// A text, or a pair of texts, as token ids. [`Tokenizer::encode`](crate::text::Tokenizer::encode) returns it.
+/// A text, or a pair of texts, as token ids. [`Tokenizer::encode`](Tokenizer::encode) returns it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TokenizedText {
@@ -101,7 +101,8 @@ pub struct TokenizedText {
     /// Each token's type, which tells the two texts of a pair apart.
     pub types: Vec<u32>,
     /// The tokens to which the model attends; `None` for all.
-    pub(super) attended: Option<Range<usize>>,
+    #[doc(hidden)]
+    pub attended: Option<Range<usize>>,
 }
 
 impl From<&Encoding> for TokenizedText {
@@ -112,6 +113,17 @@ impl From<&Encoding> for TokenizedText {
             attended: None,
         }
     }
+}
+
+/// A checkpoint whose tokenizer [`Tokenizer::of`] opens.
+pub trait HasTokenizer {
+    /// Returns the tokenizer in a GGUF file, unless a `tokenizer.json` beside it takes precedence.
+    #[doc(hidden)]
+    fn own_tokenizer(&self) -> Result<Option<GgufTokenizer>>;
+
+    /// Returns the folder of the files.
+    #[doc(hidden)]
+    fn directory(&self) -> &Path;
 }
 
 impl Tokenizer {
@@ -238,15 +250,15 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The errors of [`Self::open`].
-    pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
+    pub fn of(checkpoint: &impl HasTokenizer) -> Result<Self> {
         match checkpoint.own_tokenizer()? {
             Some(gguf) => Self::from_gguf(gguf),
-            None => Self::open(checkpoint.files().directory()),
+            None => Self::open(checkpoint.directory()),
         }
     }
 
     fn from_gguf(gguf: GgufTokenizer) -> Result<Self> {
-        let inner = super::gguf::tokenizer(&gguf)?;
+        let inner = crate::gguf::tokenizer(&gguf)?;
         let config = ConfigJson::given(&gguf.path, gguf.tokenizer_config());
         let named = SPECIAL_TOKENS.iter().filter_map(|name| {
             let token = config.special_token(name).ok()??;
@@ -257,7 +269,7 @@ impl Tokenizer {
             decoding: Decoding::of(&inner, None, None)?,
             fill_token: None,
             unread_keys: Vec::new(),
-            note: super::gguf::note(&gguf),
+            note: crate::gguf::note(&gguf),
             sides: Sides {
                 truncation: TruncationDirection::Right,
                 padding: PaddingDirection::Right,
@@ -298,29 +310,33 @@ impl Tokenizer {
     }
 
     /// Returns the folder with files beside `tokenizer.json`; `None` if there is none.
-    pub(super) fn folder(&self) -> Option<&Path> {
+    #[doc(hidden)]
+    pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
     /// Returns the special tokens by name, such as `bos_token`, which chat templates read.
-    pub(super) fn named_tokens(&self) -> &BTreeMap<String, String> {
+    #[doc(hidden)]
+    pub fn named_tokens(&self) -> &BTreeMap<String, String> {
         &self.named_tokens
     }
 
     /// Returns the id of the special token with this name, if there is one.
-    pub(crate) fn named_id(&self, name: &str) -> Option<u32> {
+    #[doc(hidden)]
+    pub fn named_id(&self, name: &str) -> Option<u32> {
         let token = self.named_tokens.get(name)?;
         self.inner.token_to_id(token)
     }
 
     /// Returns a token as the vocabulary has it.
-    #[cfg(feature = "media")]
-    pub(crate) fn token(&self, id: u32) -> Option<String> {
+    #[doc(hidden)]
+    pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
     /// Returns whether [`Self::encodings`] gives offsets: all classes but those that are written in Python.
-    pub(super) fn has_offsets(&self) -> bool {
+    #[doc(hidden)]
+    pub fn has_offsets(&self) -> bool {
         self.python.is_none()
     }
 
@@ -342,7 +358,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If the file names another side.
-    pub(crate) fn padding_side(&self) -> Result<PaddingDirection> {
+    #[doc(hidden)]
+    pub fn padding_side(&self) -> Result<PaddingDirection> {
         let config = self.config.as_ref();
         let said = config.map(|config| is_left(config, "padding_side"));
         Ok(match said.transpose()?.flatten() {
@@ -377,7 +394,8 @@ impl Tokenizer {
     }
 
     /// Makes an error about this tokenizer.
-    pub(super) fn fail(&self, reason: impl Into<String>) -> Error {
+    #[doc(hidden)]
+    pub fn fail(&self, reason: impl Into<String>) -> Error {
         failed(&self.path, reason)
     }
 }

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tokenizers::{AddedToken, Tokenizer};
 
 use self::pre_tokenizers::{Also, PreTokenizer};
-use crate::checkpoint::{GgufTokenizer, SpecialToken, TokenType};
-use crate::error::{Error, Result};
+use candle_blocks_base::{Error, Result};
+use candle_blocks_files::gguf::vocabulary::{GgufTokenizer, SpecialToken, TokenType};
 
 /// A tokenizer's components without added tokens, and the special tokens around a text.
 struct TokenizerParts {
@@ -39,7 +39,7 @@ struct Around {
 ///
 /// # Errors
 /// If the tokenizer's type or pre-tokenizer is unknown, or a required key is missing or malformed.
-pub(super) fn tokenizer(gguf: &GgufTokenizer) -> Result<Tokenizer> {
+pub(crate) fn tokenizer(gguf: &GgufTokenizer) -> Result<Tokenizer> {
     let TokenizerParts {
         mut tokenizer,
         around,
@@ -65,7 +65,7 @@ pub(super) fn tokenizer(gguf: &GgufTokenizer) -> Result<Tokenizer> {
 }
 
 /// Returns a note on a byte-level file that does not name its pre-tokenizer, as files from before May 2024. llama.cpp prints a warning.
-pub(super) fn note(gguf: &GgufTokenizer) -> Option<String> {
+pub(crate) fn note(gguf: &GgufTokenizer) -> Option<String> {
     (gguf.model == "gpt2" && gguf.pre.is_none()).then(|| {
         "tokenizer.ggml.pre is missing, so texts are split as for \"default\", which is not how most models split them: \
          digits, contractions and line breaks may become other tokens than the model's. Put the model's tokenizer.json \

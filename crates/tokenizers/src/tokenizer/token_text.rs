@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokenizers::Decoder;
 
-use crate::generate::StopStrings;
-use crate::text::Tokenizer;
+use crate::Tokenizer;
+use candle_blocks_base::stop_strings::StopStrings;
 
 /// A text before a token, so that the decoder does not treat the token as the first.
 const IN_FRONT: &str = "abcdef";
@@ -28,12 +28,16 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If the tokenizer fails.
-    pub fn stop_strings(&self, strings: &[String]) -> crate::Result<StopStrings> {
+    pub fn stop_strings(&self, strings: &[String]) -> candle_blocks_base::Result<StopStrings> {
         Arc::new(self.clone()).ending_at(strings)
     }
 
     /// Returns strings like [`Self::stop_strings`], without a copy of the vocabulary.
-    pub(crate) fn ending_at(self: Arc<Self>, strings: &[String]) -> crate::Result<StopStrings> {
+    #[doc(hidden)]
+    pub fn ending_at(
+        self: Arc<Self>,
+        strings: &[String],
+    ) -> candle_blocks_base::Result<StopStrings> {
         if self.depends_on_next_token() {
             let reason = "the text of its tokens depends on the next one, so stop_strings is not supported; remove it";
             return Err(self.fail(reason));

@@ -6,11 +6,12 @@ use tokenizers::{
 };
 
 use super::Tokenizer;
-use crate::error::{Error, Result};
+use candle_blocks_base::{Error, Result};
 
 /// The windows over a text with too many tokens.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::text) struct TokenWindows {
+#[doc(hidden)]
+pub struct TokenWindows {
     /// How many tokens a window has, including special tokens and a pair's undivided text.
     pub max_length: usize,
     /// How many tokens a window shares with the one before.
@@ -21,7 +22,8 @@ pub(in crate::text) struct TokenWindows {
 
 /// The text that is divided into windows. Each window has a pair's other text whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::text) enum DividedText {
+#[doc(hidden)]
+pub enum DividedText {
     First,
     Second,
 }
@@ -31,7 +33,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Text`] if no window can have `stride` tokens and another one from the divided text.
-    pub(in crate::text) fn windows(
+    #[doc(hidden)]
+    pub fn windows(
         &self,
         index: usize,
         text: EncodeInput,

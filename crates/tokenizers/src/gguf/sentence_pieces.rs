@@ -8,8 +8,8 @@ use tokenizers::models::bpe::{BPE, Vocab};
 
 use super::pairs::with_normalizer;
 use super::{Around, TokenizerParts, failed, is_filler, part, separator, wanted};
-use crate::checkpoint::{GgufTokenizer, SpecialToken, TokenType};
-use crate::error::Result;
+use candle_blocks_base::Result;
+use candle_blocks_files::gguf::vocabulary::{GgufTokenizer, SpecialToken, TokenType};
 
 pub(super) fn parts(gguf: &GgufTokenizer) -> Result<TokenizerParts> {
     if gguf.scores.is_empty() {

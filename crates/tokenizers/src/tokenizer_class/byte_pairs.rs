@@ -15,7 +15,7 @@ const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p
 pub(super) const MOST: u64 = 1_000_000;
 
 /// A file's tokens.
-pub(in crate::text) struct BytePairs {
+pub(crate) struct BytePairs {
     /// The tokens' ranks.
     ranks: HashMap<Vec<u8>, u32>,
     /// Special tokens, whose ids come before all others.
