@@ -1,4 +1,4 @@
-//! Assigns scores for labels to texts or pairs of texts.
+//! Assigns scores for labels to texts or text pairs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::checkpoint::AppliedAdapter;
 use crate::error::{Error, Result, getters};
 use crate::model::Model;
 
-/// Returns a score for each label, for texts or pairs of texts: a sequence classifier, or a cross-encoder.
+/// Returns a score for each label, for texts or text pairs: a sequence classifier, or a cross-encoder.
 ///
 /// ```no_run
 /// use candle_blocks::text::TextClassifier;
@@ -73,7 +73,7 @@ impl Scores {
         best(&self.scores)
     }
 
-    /// Returns the indices of the labels, the highest score first, and equal ones in the order of the labels.
+    /// Returns the labels' indices, the highest score first, and equal ones in their order.
     pub fn ranked(&self) -> Vec<usize> {
         best_first(&self.scores)
     }
@@ -113,7 +113,7 @@ impl TextClassifier {
         adapters(&self) -> &[AppliedAdapter] => &self.encoder().adapters;
         /// Returns the labels' names.
         labels(&self) -> &[String] => &self.labels;
-        /// Returns the number of tokens to which texts are truncated; `None` for no truncation.
+        /// Returns the length in tokens to which texts are truncated; `None` for no truncation.
         max_length(&self) -> Option<usize> => self.encoder().max_length();
         /// Returns the model's prompts, by name.
         prompts(&self) -> &BTreeMap<String, String> => &self.prompts.by_name;
@@ -133,7 +133,7 @@ impl TextClassifier {
         self.prompts.named(name)
     }
 
-    /// Returns the scores of texts, in their order. If the model has a default prompt, it precedes every text.
+    /// Returns scores for texts, in their order. If the model has a default prompt, it precedes every text.
     ///
     /// # Errors
     /// [`Error::Text`] if a text gives no token, or one that the model does not have.
@@ -154,7 +154,7 @@ impl TextClassifier {
         self.scores(&texts.collect::<Vec<_>>(), prompt)
     }
 
-    /// Returns the scores of text pairs, such as a question and a passage, in their order. If a pair is too long, its longer
+    /// Returns scores for text pairs, such as a question and a passage, in their order. If a pair is too long, its longer
     /// text is truncated. If the model has a default prompt, it precedes every first text.
     ///
     /// # Errors

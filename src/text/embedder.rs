@@ -93,7 +93,7 @@ impl TextEmbedder {
         self.main().width()
     }
 
-    /// Returns the number of tokens to which texts are truncated; `None` for no truncation.
+    /// Returns the length in tokens to which texts are truncated; `None` for no truncation.
     pub fn max_length(&self) -> Option<usize> {
         self.main().max_length()
     }
@@ -130,9 +130,9 @@ impl TextEmbedder {
             .ok_or_else(missing)
     }
 
-    /// Returns a vector for each token of documents, `[n_tokens, width]` in f32 on the CPU, in their order: for a model such as
+    /// Returns a vector for each token in documents, `[n_tokens, width]` in f32 on the CPU, in their order: for a model such as
     /// ColBERT, or the pooling [`Pooling::EachToken`]. The model's prompt for documents, or its default prompt, precedes every
-    /// text, and vectors of tokens that its files skip are left out.
+    /// text, and vectors for tokens that its files skip are left out.
     ///
     /// # Errors
     /// The errors of [`Self::embed`].
@@ -140,7 +140,7 @@ impl TextEmbedder {
         self.vectors_of_tokens(TextRole::Document, texts)
     }
 
-    /// Returns a vector for each token of queries, like [`Self::token_vectors`]. Short queries are filled with the tokens that
+    /// Returns a vector for each token in queries, like [`Self::token_vectors`]. Short queries are filled with the tokens that
     /// the model's files name.
     ///
     /// # Errors
@@ -244,7 +244,7 @@ impl TextEmbedder {
         self.prompts.named(name)
     }
 
-    /// Returns the vectors of texts, `[n, width]` in f32 on the CPU, in their order. If the model has a default prompt, it
+    /// Returns vectors for texts, `[n, width]` in f32 on the CPU, in their order. If the model has a default prompt, it
     /// precedes every text.
     ///
     /// # Errors

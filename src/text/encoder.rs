@@ -186,12 +186,12 @@ impl Encoder {
         notes
     }
 
-    /// Returns the number of tokens to which texts are truncated; `None` for no truncation.
+    /// Returns the length in tokens to which texts are truncated; `None` for no truncation.
     pub fn max_length(&self) -> Option<usize> {
         self.max_length
     }
 
-    /// Returns the size of the model's vocabulary.
+    /// Returns the vocabulary's size.
     ///
     /// # Errors
     /// If it does not read tokens.
@@ -301,7 +301,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Runs the model on all texts in batches. Calls `each` with the indices of a batch's texts and the output.
+    /// Runs the model on all texts in batches. Calls `each` with a batch's indices into `texts` and the output.
     ///
     /// # Errors
     /// The errors of [`Model::forward`]; an error from `each` ends the run.

@@ -72,7 +72,7 @@ pub(super) fn best(scores: &[f32]) -> usize {
     indices.fold(0, |best, i| if scores[i] > scores[best] { i } else { best })
 }
 
-/// Returns the indices of scores, the highest first, and equal ones in their order.
+/// Returns the scores' indices, the highest first, and equal ones in their order.
 pub(super) fn best_first(scores: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     // Plus zero: -0 is no less than 0.

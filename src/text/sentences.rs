@@ -251,7 +251,7 @@ impl Sentences {
     }
 }
 
-/// Returns the number of features of the token vectors that are pooled.
+/// Returns the number of features in the token vectors that are pooled.
 fn width_of_tokens(encoder: &Encoder, pooling: &PoolingBody) -> Result<usize> {
     let width = encoder.width_of(pooling.reads)?;
     let maps = &pooling.of_tokens;

@@ -94,19 +94,16 @@ pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
             .with_activation(json.activation(&["hidden_act"], Activation::Gelu)?),
     };
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-6)?);
-    // `hidden_dropout_prob` only applies to the embeddings.
-    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
-        .with_residual(residual(json)?);
-    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
-    Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
-}
-
-pub(super) fn residual(json: &ConfigJson) -> Result<ResidualConfig> {
-    Ok(ResidualConfig {
+    let residual = ResidualConfig {
         layer_scale: true,
         drop_path: json.number(&["drop_path_rate"], 0.0)?, // the same at every depth
         ..ResidualConfig::default()
-    })
+    };
+    // `hidden_dropout_prob` only applies to the embeddings.
+    let block =
+        BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre).with_residual(residual);
+    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
+    Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }
 
 pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {

@@ -2,8 +2,7 @@
 //!
 //! transformers' `DINOv3ViTLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dinov3_vit/modeling_dinov3_vit.py>
 
-use super::dinov2::{self, residual};
-use super::{patches, prelude::*};
+use super::{dinov2, patches, prelude::*};
 
 pub(super) fn family() -> Family {
     let token = |role: &str, name: &str, ones| Rule::with_leading_ones(role, &[name], ones);
@@ -88,8 +87,13 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_bias(json.flag(&["mlp_bias"], true)?)
         .with_activation(json.activation(&["hidden_act"], Activation::Gelu)?);
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-5)?);
-    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
-        .with_residual(residual(json)?);
+    let residual = ResidualConfig {
+        layer_scale: true,
+        drop_path: json.number(&["drop_path_rate"], 0.0)?, // the same at every depth
+        ..ResidualConfig::default()
+    };
+    let block =
+        BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre).with_residual(residual);
     let n_blocks = json.n_blocks_or(&["num_hidden_layers"], 12)?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }

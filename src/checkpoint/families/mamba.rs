@@ -3,19 +3,32 @@
 //! transformers' `MambaBlock`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mamba/modeling_mamba.py>
 
-use super::mamba_mixer::{alone, before_softplus};
+use super::mamba_mixer::{before_softplus, renamed};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
     table("mamba", |json| stack(json, None))
 }
 
-/// The table of a decoder whose layers are mixers alone.
+/// The table of a decoder with Mamba's layers alone.
 pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     alone(name, config)
         .block_rules(rules("mixer"))
         .initialization(initialization)
         .renamed("mamba_dt_rank", "time_step_rank")
+}
+
+/// The table of a decoder whose layers are mixers alone.
+pub(super) fn alone(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    let family = Family::new(name, &[name], config)
+        .prefixes(&["backbone.", ""])
+        .block("layers.{i}.")
+        .block_rules([Rule::norm("attention_norm", &["norm"])])
+        .stack_rules([Rule::norm("final_norm", &["norm_f"])])
+        .decoder_embeddings_and_heads("embeddings", "classifier")
+        .renamed("mamba_d_state", "state_size")
+        .renamed("mamba_expand", "expand");
+    renamed(family)
 }
 
 /// Rules for a mixer under `stem`.

@@ -3,7 +3,8 @@
 //! transformers' `Mamba2Block`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mamba2/modeling_mamba2.py>
 
-use super::mamba_mixer::{alone, drawn, mixer, rules};
+use super::mamba::alone;
+use super::mamba_mixer::{drawn, mixer, rules};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {

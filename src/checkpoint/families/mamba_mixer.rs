@@ -6,19 +6,6 @@
 
 use super::prelude::*;
 
-/// The table of a decoder whose layers are mixers alone.
-pub(super) fn alone(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
-    let family = Family::new(name, &[name], config)
-        .prefixes(&["backbone.", ""])
-        .block("layers.{i}.")
-        .block_rules([Rule::norm("attention_norm", &["norm"])])
-        .stack_rules([Rule::norm("final_norm", &["norm_f"])])
-        .decoder_embeddings_and_heads("embeddings", "classifier")
-        .renamed("mamba_d_state", "state_size")
-        .renamed("mamba_expand", "expand");
-    renamed(family)
-}
-
 /// Names the keys that Mamba-2 and Nemotron-H share as hybrids do.
 pub(super) fn renamed(family: Family) -> Family {
     family
