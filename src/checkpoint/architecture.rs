@@ -1,20 +1,22 @@
 //! The model that a `config.json` describes, without any weights.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::families::{self, TextSide, is_of_decoder};
 use crate::checkpoint::gguf;
-use crate::checkpoint::plan::outside_blocks::{described, task_of};
+use crate::checkpoint::plan::outside_blocks::{class_for, described, task_of};
 use crate::checkpoint::scheme::builtin::{Unknown, first_of_two, known};
 use crate::checkpoint::scheme::{Family, StackPart, StackSource};
 use crate::checkpoint::two_stacks::SecondStack;
-use crate::checkpoint::{CheckpointOptions, FamilySource};
+use crate::checkpoint::{Checkpoint, CheckpointOptions, FamilySource};
 use crate::config::{
-    CountedTokens, EmbeddingsConfig, Initialization, ModelConfig, StackConfig, TwoStackKind,
+    CountedTokens, EmbeddingsConfig, HeadTask, Initialization, ModelConfig, StackConfig,
+    TwoStackKind,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, listed};
 use candle_blocks_files::quantized;
+use serde_json::{Map, Value};
 
 /// The model that a `config.json` describes and its initialization: everything needed to train from scratch. [`Self::save`]
 /// shows an example.
@@ -35,6 +37,8 @@ pub struct Architecture {
     pub(super) table: Family,
     /// The `config.json`, if there was one, and the names that it selects.
     pub(super) json: Option<(Vec<u8>, &'static [&'static str])>,
+    /// The folder whose tokenizer and processor are saved with the model.
+    pub(super) files: Option<PathBuf>,
 }
 
 impl Architecture {
@@ -55,6 +59,48 @@ impl Architecture {
     pub fn model_config(&self) -> Result<&ModelConfig> {
         let none = |reason| Error::InvalidConfig(format!("no whole model: {reason}"));
         self.model.as_ref().map_err(none)
+    }
+
+    /// Returns the model that a `config.json` describes, with its pooler if it is compared with another stack.
+    fn of(
+        family: Family,
+        config: StackConfig,
+        json: Option<&ConfigJson>,
+        is_compared: bool,
+    ) -> Result<Self> {
+        let (initialization, model, json) = match json {
+            Some(json) => {
+                let bytes = quantized::config_of_dense_weights(json)?;
+                let model = described(&family, json, &config, is_compared);
+                let seen = family.keys.seen(json)?;
+                let names = (family.new_names)(&seen)?;
+                let mut initialization = (family.initialization)(&seen)?;
+                if let Ok(model) = &model {
+                    initialization = with_padding(initialization, &model.embeddings);
+                }
+                for role in &family.untrained {
+                    initialization = initialization.with_untrained(role);
+                }
+                let model = model.map_err(|e| e.to_string());
+                (initialization, model, Some((bytes, names)))
+            }
+            // The configuration was given, so no file is read.
+            None => (
+                Initialization::default(),
+                Err("there is no config.json".to_string()),
+                None,
+            ),
+        };
+        Ok(Self {
+            family: family.name.clone(),
+            config,
+            initialization,
+            model,
+            second: None,
+            table: family,
+            json,
+            files: None,
+        })
     }
 }
 
@@ -91,38 +137,7 @@ impl CheckpointOptions {
     fn architecture_of_stack(self, path: &Path, is_compared: bool) -> Result<Architecture> {
         let json = gguf::open_named_config(path)?;
         let (family, config) = self.blocks(path, json.as_ref())?;
-        let (initialization, model, json) = match json {
-            Some(json) => {
-                let bytes = quantized::config_of_dense_weights(&json)?;
-                let model = described(&family, &json, &config, is_compared);
-                let seen = family.keys.seen(&json)?;
-                let names = (family.new_names)(&seen)?;
-                let mut initialization = (family.initialization)(&seen)?;
-                if let Ok(model) = &model {
-                    initialization = with_padding(initialization, &model.embeddings);
-                }
-                for role in &family.untrained {
-                    initialization = initialization.with_untrained(role);
-                }
-                let model = model.map_err(|e| e.to_string());
-                (initialization, model, Some((bytes, names)))
-            }
-            // The configuration was given, so no file is read.
-            None => (
-                Initialization::default(),
-                Err("there is no config.json".to_string()),
-                None,
-            ),
-        };
-        Ok(Architecture {
-            family: family.name.clone(),
-            config,
-            initialization,
-            model,
-            second: None,
-            table: family,
-            json,
-        })
+        Architecture::of(family, config, json.as_ref(), is_compared)
     }
 
     /// Returns the family and the stack's configuration. Reads `json`, the contents of the `config.json` at `path`, unless
@@ -171,6 +186,58 @@ impl CheckpointOptions {
         };
         config.validate().map_err(|error| located(error, path))?;
         Ok((family, config))
+    }
+}
+
+impl Checkpoint {
+    /// Returns the architecture of this model under the head for a task, with these labels.
+    ///
+    /// # Errors
+    /// If the family has no such head, or `config.json` names no class.
+    pub(crate) fn architecture_with_head(
+        &self,
+        task: HeadTask,
+        labels: &[&str],
+    ) -> Result<Architecture> {
+        let path = || self.files().path().to_path_buf();
+        let json = self.config_json()?;
+        let json = json.ok_or_else(|| Error::MissingConfig { path: path() })?;
+        if !self.family.has_head(task) {
+            let tasks: Vec<_> = { self.family.heads.iter() }
+                .map(|(task, _)| task.to_string())
+                .collect();
+            let reason = format!(
+                "the family {} has no head for this task{}",
+                self.family.name,
+                listed("it has heads for", &tasks)
+            );
+            return Err(Error::input(task.to_string(), reason));
+        }
+        let class = class_for(&json, task)?;
+        let mut json = json
+            .with("architectures", vec![class])
+            .without("problem_type");
+        if !labels.is_empty() {
+            let names = |i: usize, label: &&str| (i.to_string(), Value::from(*label));
+            let ids = |i: usize, label: &&str| (label.to_string(), Value::from(i));
+            let labels = || labels.iter().enumerate();
+            let [names, ids]: [Map<String, Value>; 2] = [
+                labels().map(|(i, label)| names(i, label)).collect(),
+                labels().map(|(i, label)| ids(i, label)).collect(),
+            ];
+            json = { json.without("num_labels") }
+                .with("id2label", names)
+                .with("label2id", ids);
+        }
+        let (family, config) = (self.family.clone(), self.config.clone());
+        let mut architecture = Architecture::of(family, config, Some(&json), false)?;
+        architecture.model_config()?;
+        architecture.files = self
+            .files
+            .gguf()
+            .is_none()
+            .then(|| self.files.directory().to_path_buf());
+        Ok(architecture)
     }
 }
 

@@ -20,6 +20,7 @@ mod cache;
 mod deprecated;
 mod input;
 mod load;
+mod new_head;
 mod output;
 mod seq2seq;
 mod shared;
@@ -28,6 +29,7 @@ mod walk;
 
 pub use cache::ModelCache;
 pub use input::ModelInput;
+pub use new_head::NewHead;
 pub use output::ModelOutput;
 pub use seq2seq::{Encoded, Seq2Seq, Seq2SeqOutput};
 #[cfg(feature = "media")]

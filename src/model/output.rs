@@ -2,6 +2,8 @@
 
 use candle_core::Tensor;
 
+use crate::error::Result;
+
 /// The outputs of a model. [`Model::forward`](crate::model::Model::forward) returns them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -17,4 +19,21 @@ pub struct ModelOutput {
     /// The head's output, if the model has a head: `[batch, seq, n]` for a head that reads every position, otherwise
     /// `[batch, n]`.
     pub logits: Option<Tensor>,
+}
+
+impl ModelOutput {
+    /// Returns the mean of each sequence's hidden states, `[batch, d]`, without the padding in the mask `[batch, seq]`
+    /// (1 = a real token): the pooling of most embedding models, `Pooling` in sentence-transformers.
+    ///
+    /// # Errors
+    /// If the mask has another shape.
+    pub fn mean(&self, mask: Option<&Tensor>) -> Result<Tensor> {
+        let hidden = &self.last_hidden_state;
+        let Some(mask) = mask else {
+            return Ok(hidden.mean(1)?);
+        };
+        let mask = mask.to_dtype(hidden.dtype())?.unsqueeze(2)?; // [batch, seq, 1]
+        let sums = hidden.broadcast_mul(&mask)?.sum(1)?;
+        Ok(sums.broadcast_div(&mask.sum(1)?.clamp(1e-9, f64::MAX)?)?)
+    }
 }

@@ -14,7 +14,7 @@ use crate::config::{EmbeddingsConfig, HeadTask, TokenEmbeddingsConfig, TokenSele
 use crate::error::{Error, Result};
 use crate::model::{Model, ModelInput, ModelOutput, Seq2Seq};
 use crate::text::chat::messages::Messages;
-use crate::text::encoder::batches::{BatchLengths, batches};
+use crate::text::encoder::batches::{BatchLengths, batches, padded};
 use crate::text::encoder::reading::{LengthLimit, TextInput, TextReading};
 use crate::text::sentences::expansion::{Expansion, attended};
 use candle_blocks_tokenizers::token_types;
@@ -382,31 +382,8 @@ impl Encoder {
 
     /// Returns a batch of texts, with shorter ones padded on the right.
     fn input(&self, texts: &[TokenizedText], batch: &[usize]) -> Result<ModelInput> {
-        let longest = batch.iter().map(|&text| texts[text].ids.len()).max();
-        let shape = (batch.len(), longest.unwrap_or(0));
-        let rows = |values: fn(&TokenizedText) -> &[u32], padding: u32| -> Result<Tensor> {
-            let mut all = Vec::with_capacity(shape.0 * shape.1);
-            for (row, &text) in batch.iter().enumerate() {
-                all.extend(values(&texts[text]));
-                all.resize((row + 1) * shape.1, padding);
-            }
-            Ok(Tensor::from_vec(all, shape, &Device::Cpu)?)
-        };
-        let mut input = ModelInput::tokens(&rows(|text| &text.ids, self.padding)?);
-        if self.has_types
-            && batch
-                .iter()
-                .any(|&text| texts[text].types.iter().any(|&t| t > 0))
-        {
-            input = input.with_types(&rows(|text| &text.types, 0)?);
-        }
-        if batch.iter().any(|&text| texts[text].ids.len() < shape.1) {
-            let kept =
-                |&text: &usize| (0..shape.1).map(move |i| u8::from(i < texts[text].ids.len()));
-            let mask: Vec<u8> = batch.iter().flat_map(kept).collect();
-            input = input.with_mask(&Tensor::from_vec(mask, shape, &Device::Cpu)?);
-        }
-        Ok(input)
+        let texts: Vec<_> = batch.iter().map(|&text| &texts[text]).collect();
+        padded(&texts, self.padding, self.has_types, &Device::Cpu)
     }
 }
 

@@ -40,6 +40,14 @@ impl Default for AdamWConfig {
 }
 
 impl AdamWConfig {
+    /// Returns the defaults with this learning rate.
+    pub fn with_learning_rate(learning_rate: f64) -> Self {
+        Self {
+            learning_rate,
+            ..Self::default()
+        }
+    }
+
     fn validate(&self) -> Result<()> {
         let is_beta = |beta: f64| (0.0..1.0).contains(&beta);
         let is_size = |size: f64| size.is_finite() && size >= 0.0;

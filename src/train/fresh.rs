@@ -86,29 +86,27 @@ impl Fresh {
     }
 
     /// Copies a checkpoint's values into the variables created so far, and returns the roles of the variables that the
-    /// checkpoint lacks, which stay as they are. So a new head is trained on pretrained blocks:
-    ///
-    /// ```no_run
-    /// use candle_blocks::{Architecture, Checkpoint, candle_core::{DType, Device}, model::Model, train::Fresh, Weights};
-    /// // A copy of the pretrained model's config.json that names a class with a head, and the labels.
-    /// let architecture = Architecture::open("classifier/config.json")?;
-    /// let fresh = Fresh::new(architecture.initialization.clone(), 42, DType::F32, &Device::Cpu);
-    /// let model = Model::new(architecture.model_config()?, fresh.var_builder())?;
-    /// let pretrained = Checkpoint::open("all-MiniLM-L6-v2")?;
-    /// let new = fresh.copy_from(&pretrained.load(Weights::Dense(DType::F32, &Device::Cpu)))?;
-    /// assert_eq!(new.len(), 2); // weight and bias of the head
-    /// // ... train `fresh.parameters()`, then:
-    /// architecture.save("trained", fresh.parameters(), &[])?;
-    /// # Ok::<(), candle_blocks::Error>(())
-    /// ```
+    /// checkpoint lacks, which stay as they are. [`NewHead`](crate::model::NewHead) puts a new head on pretrained blocks so.
     ///
     /// # Errors
     /// If a parameter has another shape in the checkpoint, or the checkpoint has none of the variables.
     pub fn copy_from(&self, loader: &Loader) -> crate::error::Result<Vec<String>> {
+        self.copy_but(loader, |_| false)
+    }
+
+    /// Copies a checkpoint's values like [`Self::copy_from`], but for the roles that stay fresh.
+    ///
+    /// # Errors
+    /// The errors of [`Self::copy_from`].
+    pub(crate) fn copy_but(
+        &self,
+        loader: &Loader,
+        stays: impl Fn(&str) -> bool,
+    ) -> crate::error::Result<Vec<String>> {
         let (source, parameters) = (loader.var_builder(), self.parameters());
         let (mut copied, mut lacking) = (Vec::new(), Vec::new());
         for (role, variable) in parameters.iter() {
-            if !source.contains_tensor(role) {
+            if stays(role) || !source.contains_tensor(role) {
                 lacking.push(role.clone());
                 continue;
             }

@@ -60,7 +60,7 @@ const MODULES: &[(&str, &[Arrows])] = &[
         &[
             ("checkpoint", &[]),
             ("train", &["checkpoint"]),
-            ("model", &["checkpoint"]),
+            ("model", &["train", "checkpoint"]),
             ("generate", &["model", "checkpoint"]),
             ("compat", &["checkpoint"]),
             ("text", &["generate", "model", "checkpoint"]),

@@ -1,7 +1,13 @@
 //! Texts to vectors and scores: sentence-transformers and transformers are the judges.
 
+#[allow(dead_code, reason = "its `main`")]
+#[path = "../../examples/classifier.rs"]
+mod classifier;
 #[path = "../shared/device.rs"]
 mod device;
+#[allow(dead_code, reason = "its `main`")]
+#[path = "../../examples/embedder.rs"]
+mod embedder;
 #[path = "../shared/gguf_file.rs"]
 mod gguf_file;
 #[path = "../shared/message.rs"]
@@ -24,6 +30,7 @@ mod changes;
 mod chat;
 mod each_token;
 mod expansions;
+mod fine_tuning;
 mod folder;
 mod generation;
 mod gguf_cuts;

@@ -1,11 +1,12 @@
 //! A new head on pretrained blocks, and adapters on a whole model.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use candle_blocks::{
     Architecture, Checkpoint, Weights,
     candle_core::{DType, Tensor},
-    model::{Model, ModelInput},
+    config::{HeadTask, Initialization},
+    model::{Model, ModelInput, NewHead},
     ops,
     train::{AdamW, AdamWConfig, Fresh, Lora, LoraConfig, ParameterGroup},
 };
@@ -16,13 +17,16 @@ use crate::{
     weights::weights,
 };
 
-/// Writes the configuration of tiny-bert as a classifier with three labels.
-fn write_classifier(folder: &Path) {
-    let text = fs::read_to_string(weights("tiny-bert/config.json")).unwrap();
-    let mut config: Value = serde_json::from_str(&text).unwrap();
-    config["architectures"] = json!(["BertForSequenceClassification"]);
-    config["id2label"] = json!({"0": "a", "1": "b", "2": "c"});
-    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+const LABELS: [&str; 3] = ["a", "b", "c"];
+
+/// Puts a head for three labels on the blocks of tiny-bert.
+fn head(task: HeadTask) -> candle_blocks::Result<NewHead> {
+    let pretrained = Checkpoint::open(weights("tiny-bert")).unwrap();
+    NewHead::new(&pretrained, task, &LABELS, 42, DType::F32, &device())
+}
+
+fn classifier() -> NewHead {
+    head(HeadTask::SequenceClassification).unwrap()
 }
 
 fn input() -> ModelInput {
@@ -37,35 +41,20 @@ fn logits(model: &Model) -> Tensor {
 
 #[test]
 fn a_new_head_starts_fresh_on_the_values_of_the_checkpoint_and_is_saved_with_them() {
-    let folder = tempfile::tempdir().unwrap();
-    write_classifier(folder.path());
-    let architecture = Architecture::open(folder.path()).unwrap();
-    let (dtype, device) = (DType::F32, device());
-    let fresh = Fresh::new(architecture.initialization.clone(), 42, dtype, &device);
-    let pretrained = Checkpoint::open(weights("tiny-bert")).unwrap();
-    let loader = pretrained.load(Weights::Dense(dtype, &device));
-    assert_says(
-        message(fresh.copy_from(&loader)),
-        &[
-            "tiny-bert",
-            "none of the 0 variables",
-            "create the layers first",
-        ],
-    );
-
-    let model = Model::new(architecture.model_config().unwrap(), fresh.var_builder()).unwrap();
-    let before = logits(&model);
-    let new = fresh.copy_from(&loader).unwrap();
+    let head = classifier();
     assert_eq!(
-        new,
+        head.new_parameters(),
         [
             "sequence_classification.output.weight",
             "sequence_classification.output.bias"
         ]
     );
     // `parity.rs` compares this model with PyTorch.
+    let pretrained = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let (dtype, device) = (DType::F32, device());
+    let loader = pretrained.load(Weights::Dense(dtype, &device));
     let of_checkpoint = loader.model().unwrap().forward(&input()).unwrap();
-    let copied = model.forward(&input()).unwrap();
+    let copied = head.model().forward(&input()).unwrap();
     assert_same(
         &copied.last_hidden_state,
         &of_checkpoint.last_hidden_state,
@@ -76,25 +65,70 @@ fn a_new_head_starts_fresh_on_the_values_of_the_checkpoint_and_is_saved_with_the
         &of_checkpoint.pooler_output.unwrap(),
         "pooler",
     );
-    assert_ne!(bits(&logits(&model)), bits(&before));
 
     let labels = Tensor::new(&[2u32, 0], &device).unwrap();
-    let groups = ParameterGroup::decaying_matrices(fresh.parameters(), 0.01);
+    let groups = ParameterGroup::decaying_matrices(head.parameters(), 0.01);
     let mut optimizer = AdamW::new(groups, AdamWConfig::default()).unwrap();
     let loss = |model: &Model| ops::cross_entropy(&logits(model), &labels).unwrap();
-    let first = loss(&model);
+    let first = loss(head.model());
     let gradients = optimizer.backward(&first).unwrap();
     optimizer.update(&gradients, 1.0).unwrap();
-    let second = loss(&model).to_scalar::<f32>().unwrap();
+    let second = loss(head.model()).to_scalar::<f32>().unwrap();
     assert!(second < first.to_scalar::<f32>().unwrap());
+    let folder = tempfile::tempdir().unwrap();
     let saved = folder.path().join("trained");
-    architecture.save(&saved, fresh.parameters(), &[]).unwrap();
-    let opened = Checkpoint::open(&saved)
-        .unwrap()
-        .load(Weights::Dense(dtype, &device))
-        .model()
-        .unwrap();
-    assert_same(&logits(&opened), &logits(&model), "saved and opened");
+    head.save(&saved).unwrap();
+    let opened = Checkpoint::open(&saved).unwrap();
+    assert_eq!(opened.labels().unwrap(), LABELS);
+    let model = opened.load(Weights::Dense(dtype, &device)).model().unwrap();
+    assert_same(&logits(&model), &logits(head.model()), "saved and opened");
+    let config = fs::read_to_string(saved.join("config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    // As `save_pretrained` of transformers writes them.
+    assert_eq!(
+        config["architectures"],
+        json!(["BertForSequenceClassification"])
+    );
+    assert_eq!(config["id2label"], json!({"0": "a", "1": "b", "2": "c"}));
+    assert_eq!(config["label2id"], json!({"a": 0, "b": 1, "c": 2}));
+}
+
+#[test]
+fn a_head_that_the_checkpoint_has_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("first");
+    let first = classifier();
+    first.save(&saved).unwrap();
+    let pretrained = Checkpoint::open(&saved).unwrap();
+    for labels in [&LABELS[..], &LABELS[..2]] {
+        let task = HeadTask::SequenceClassification;
+        let second = NewHead::new(&pretrained, task, labels, 7, DType::F32, &device()).unwrap();
+        assert_eq!(second.new_parameters(), first.new_parameters());
+        let output = logits(second.model());
+        assert_eq!(output.dim(1).unwrap(), labels.len());
+        assert_ne!(bits(&output), bits(&logits(first.model())));
+    }
+}
+
+#[test]
+fn heads_that_a_family_lacks_are_refused_by_name() {
+    assert_says(
+        message(head(HeadTask::ImageClassification)),
+        &[
+            "image_classification: the family bert has no head for this task; it has heads for",
+            "sequence_classification",
+        ],
+    );
+    let fresh = Fresh::new(Initialization::torch(), 42, DType::F32, &device());
+    let pretrained = Checkpoint::open(weights("tiny-bert")).unwrap();
+    assert_says(
+        message(fresh.copy_from(&pretrained.load(Weights::Dense(DType::F32, &device())))),
+        &[
+            "tiny-bert",
+            "none of the 0 variables",
+            "create the layers first",
+        ],
+    );
 }
 
 #[test]
@@ -120,28 +154,20 @@ fn values_of_another_model_are_not_copied() {
 
 #[test]
 fn adapters_on_the_blocks_of_a_model_train_under_its_head() {
-    let folder = tempfile::tempdir().unwrap();
-    write_classifier(folder.path());
-    let architecture = Architecture::open(folder.path()).unwrap();
-    let fresh = Fresh::new(
-        architecture.initialization.clone(),
-        42,
-        DType::F32,
-        &device(),
-    );
-    let mut model = Model::new(architecture.model_config().unwrap(), fresh.var_builder()).unwrap();
-    let plain = logits(&model);
+    let mut head = classifier();
+    let model = head.model_mut();
+    let plain = logits(model);
     let config = LoraConfig::new(4, 8.0, &["attention.query", "feed_forward.down"]);
     let lora = Lora::attach(model.stack_mut(), config, 1).unwrap();
-    assert_same(&logits(&model), &plain, "with fresh adapters");
+    assert_same(&logits(model), &plain, "with fresh adapters");
     for (_, variable) in lora.parameters().iter() {
         let ones = variable.ones_like().unwrap();
         variable.set(&(ones * 0.1).unwrap()).unwrap();
     }
-    let adapted = logits(&model);
+    let adapted = logits(model);
     assert_ne!(bits(&adapted), bits(&plain));
     lora.merge(model.stack_mut()).unwrap();
-    let difference = (logits(&model) - adapted)
+    let difference = (logits(model) - adapted)
         .unwrap()
         .abs()
         .unwrap()

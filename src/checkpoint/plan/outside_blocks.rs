@@ -18,8 +18,8 @@ use crate::layers::EmbeddingsAndHead;
 /// The suffix of a transformers class name after the model's name, and the task of that class's head.
 const CLASSES: &[(&str, HeadTask)] = &[
     ("WithLMHeadModel", HeadTask::MaskedLm),
-    ("ForCausalImageModeling", HeadTask::CausalLm),
     ("ForCausalLM", HeadTask::CausalLm),
+    ("ForCausalImageModeling", HeadTask::CausalLm),
     ("ForConditionalGeneration", HeadTask::CausalLm),
     ("LMHeadModel", HeadTask::CausalLm),
     ("BertGenerationDecoder", HeadTask::CausalLm),
@@ -385,6 +385,29 @@ pub(crate) fn lacks_head(family: &Family, json: &ConfigJson) -> Result<bool> {
 /// Returns the head's task in the class that `architectures` names, if that class has a head.
 pub(crate) fn task_of(json: &ConfigJson) -> Result<Option<HeadTask>> {
     Ok(tasks(json)?.flatten())
+}
+
+/// Returns the class with the head for a task, beside the class that `architectures` names.
+///
+/// # Errors
+/// If the file names no class, or transformers names none for the task.
+pub(crate) fn class_for(json: &ConfigJson, task: HeadTask) -> Result<String> {
+    let classes = json.texts(&["architectures"])?.unwrap_or_default();
+    let Some(class) = classes.first() else {
+        let reason = "missing, expected a class such as \"BertModel\", from which the class with the new head is named";
+        return Err(json.error(&["architectures"], reason));
+    };
+    let ends = CLASSES.iter().map(|(end, _)| *end).chain(["Model"]);
+    let ends = ends.filter_map(|end| class.strip_suffix(end));
+    let model = ends.min_by_key(|model| model.len()).unwrap_or(class);
+    let mut of_task = { CLASSES.iter() }.filter(|(end, of)| *of == task && end.starts_with("For"));
+    match of_task.next() {
+        Some((end, _)) => Ok(format!("{model}{end}")),
+        None => Err(Error::input(
+            task.to_string(),
+            "transformers has no class of its own for a new head of this task",
+        )),
+    }
 }
 
 /// Returns the head's task in the class that `architectures` names. The inner `None` means a class without a head, the

@@ -30,6 +30,13 @@ const OF_THE_MODEL: [&str; 24] = [
     "chat_template.json",
     "preprocessor_config.json",
     "processor_config.json",
+    OF_VECTORS[0],
+    OF_VECTORS[1],
+    OF_VECTORS[2],
+];
+
+/// Files that say how sentence-transformers makes vectors of a model's results.
+const OF_VECTORS: [&str; 3] = [
     "modules.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
@@ -73,6 +80,16 @@ pub(super) fn is_companion(name: &str, path: &Path) -> bool {
 /// If a file cannot be read or written.
 pub(super) fn copy_of_the_model(from: &Path, to: &Path) -> Result<()> {
     copy(from, to, is_of_the_model)
+}
+
+/// Copies the model's tokenizer and processor from a checkpoint's directory, to one that has another head.
+///
+/// # Errors
+/// If a file cannot be read or written.
+pub(super) fn copy_of_the_input(from: &Path, to: &Path) -> Result<()> {
+    copy(from, to, |name, path| {
+        path.is_file() && OF_THE_MODEL.contains(&name) && !OF_VECTORS.contains(&name)
+    })
 }
 
 /// Copies a checkpoint's other files from a directory that is about to be replaced, except those that the new one has.

@@ -7,6 +7,7 @@ use candle_core::Tensor;
 
 use crate::checkpoint::loader::disk::assemble;
 use crate::checkpoint::plan::source::StoredParameter;
+use crate::checkpoint::save::companions::copy_of_the_input;
 use crate::checkpoint::save::{CONFIG, SaveTarget, by_role, write_file};
 use crate::checkpoint::write::{TensorRecord, dtype_on_disk, write_tensor};
 use crate::checkpoint::{Architecture, AsTensor, SaveOptions};
@@ -130,6 +131,9 @@ impl SaveOptions {
             }
         })?;
         write_file(&staging.join(CONFIG), json)?;
+        if let Some(from) = &architecture.files {
+            copy_of_the_input(from, staging)?;
+        }
         target.commit()
     }
 }
