@@ -8,7 +8,7 @@ mod wav;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use candle_blocks_media::sound::{Audio, LogMel, LogMelSettings, MAX_HOURS};
+use candle_blocks_media::sound::{Audio, LogMel, LogMelSettings, MAX_HOURS, Resampler};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use sounds::samples;
@@ -237,4 +237,57 @@ fn damaged_files_are_read_or_refused() {
         n_read > 100 && n_refused > 100,
         "{n_read} read, {n_refused} refused"
     );
+}
+
+fn tone(frequency: f64, rate: u32, n: usize) -> Vec<f32> {
+    let angle = |i: usize| i as f64 * frequency * std::f64::consts::TAU / f64::from(rate);
+    (0..n).map(|i| (0.5 * angle(i).sin()) as f32).collect()
+}
+
+/// Returns a resampled tone, one second long, pushed in uneven pieces.
+fn resampled(frequency: f64, from: u32, to: u32) -> Vec<f32> {
+    let mut resampler = Resampler::new(from, to).unwrap();
+    for piece in tone(frequency, from, from as usize).chunks(1153) {
+        resampler.push(piece).unwrap();
+    }
+    resampler.finish().unwrap()
+}
+
+#[test]
+fn tones_below_the_band_limit_keep_their_samples() {
+    for from in [8000, 11025, 22050, 32000, 44100, 48000, 96000, 44101] {
+        let to = 16000;
+        let limit = 0.9 * f64::from(from.min(to)) / 2.0;
+        for frequency in [50.0, 440.0, 1234.5, limit] {
+            let (made, expected) = (
+                resampled(frequency, from, to),
+                tone(frequency, to, to as usize),
+            );
+            assert_eq!(made.len(), expected.len(), "{from}");
+            // The filter reads silence before the beginning and after the end.
+            let inner = 3000..13000;
+            let pairs = made[inner.clone()].iter().zip(&expected[inner]);
+            let worst = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst < 1e-3, "{frequency} Hz from {from}: {worst}");
+        }
+    }
+}
+
+#[test]
+fn tones_above_the_band_limit_are_attenuated_by_60_db() {
+    for (frequency, from) in [(8200.0, 22050), (10000.0, 44100), (20000.0, 48000)] {
+        let made = resampled(frequency, from, 16000);
+        let loudest = made[3000..13000].iter().fold(0f32, |m, x| m.max(x.abs()));
+        assert!(loudest < 0.5e-3, "{frequency} Hz from {from}: {loudest}");
+    }
+}
+
+#[test]
+fn audio_has_the_length_that_the_ratio_gives() {
+    for n in [0, 1, 2, 440, 441, 442, 4095, 4096, 4097, 100_003] {
+        let mut resampler = Resampler::new(44100, 16000).unwrap();
+        resampler.push(&vec![0.25; n]).unwrap();
+        let expected = (n * 16000).div_ceil(44100);
+        assert_eq!(resampler.finish().unwrap().len(), expected, "{n}");
+    }
 }

@@ -11,6 +11,8 @@ mod resampler;
 mod waveform;
 
 pub use log_mel::{LogMel, LogMelSettings, Spectrogram};
+#[doc(hidden)]
+pub use resampler::Resampler;
 pub use waveform::{Normalization, WaveformSettings};
 
 use std::path::Path;
