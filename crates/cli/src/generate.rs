@@ -77,7 +77,7 @@ pub fn generate(args: &Args) -> Result<CommandOutcome> {
     if let Some(output) = &args.output {
         let read = args.model.files().chain(args.input_ids.as_deref());
         let read = read.chain(args.conversation.files());
-        output::check_file(output, &checkpoint, read)?;
+        output::check_file("--output", output, &checkpoint, read)?;
     }
     let options = GenerationOptions::of(&checkpoint)?;
     let (options, sampler) = args.settings.over(options)?;

@@ -1,15 +1,17 @@
 //! `candle-blocks inspect`: prints the family, configuration, parameter counts by role, and how every tensor is used.
 
-use std::{fmt::Write, path::PathBuf};
+use std::{collections::BTreeSet, fmt::Write, path::PathBuf};
 
 use anyhow::{Context, Result};
 use candle_blocks::candle_core::{DType, Device};
+use candle_blocks::checkpoint::UsedTensor;
 use candle_blocks::config::{EmbeddingsConfig, ModelConfig};
 use candle_blocks::{BlockConfig, Checkpoint, FeedForwardForm, LoadReport, StackConfig, Weights};
 use serde::Serialize;
 
 use crate::model::SourceArgs;
 use crate::output::Escaped;
+use crate::page::Page;
 use crate::{CommandOutcome, output};
 
 /// Commands for the end of the help.
@@ -25,6 +27,9 @@ pub struct Args {
     /// Print JSON instead of text.
     #[arg(long)]
     json: bool,
+    /// Also write a page to look at, with the use of every tensor.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     source: SourceArgs,
 }
@@ -84,6 +89,10 @@ pub fn inspect(args: &Args) -> Result<CommandOutcome> {
         parameters: count(&checkpoint),
         tensors: checkpoint.report(),
     };
+    if let Some(html) = &args.html {
+        output::check_file("--html", html, &checkpoint, std::iter::empty())?;
+        page(&inspection, &checkpoint)?.write(html)?;
+    }
     if args.json {
         output::print_json(&inspection)?;
     } else {
@@ -284,4 +293,53 @@ fn text(inspection: &Inspection) -> Result<String> {
     }
     write!(out, "\n{}", inspection.tensors)?;
     Ok(text)
+}
+
+/// Returns a page with the use of every tensor.
+fn page(inspection: &Inspection, checkpoint: &Checkpoint) -> Result<Page> {
+    let mut page = Page::new(&inspection.path.display().to_string());
+    page.printed(&text(inspection)?);
+    let report = &inspection.tensors;
+    page.heading("Tensors");
+    let row = |name: &str, of: &str, role: String| {
+        let info = checkpoint.files().info(name);
+        let (shape, dtype) = info.map_or_else(Default::default, |info| {
+            (format!("{:?}", info.shape), format!("{:?}", info.dtype))
+        });
+        [name.to_string(), shape, dtype, of.to_string(), role]
+    };
+    let used = |tensors: &[UsedTensor], of: &str| -> Vec<_> {
+        let rows = tensors
+            .iter()
+            .map(|one| row(&one.name, of, one.roles.join(", ")));
+        rows.collect()
+    };
+    let missing = { report.missing.iter() }.map(|role| {
+        let absent = |text: &str| text.to_string();
+        [
+            absent("–"),
+            absent(""),
+            absent(""),
+            absent("missing"),
+            role.clone(),
+        ]
+    });
+    let ends: BTreeSet<&str> = report.ends.iter().map(|one| &*one.name).collect();
+    let others = [
+        ("unused", &report.unused),
+        ("unread", &report.unread),
+        ("outside the blocks", &report.outside),
+        ("ignored", &report.ignored),
+    ];
+    let others = others.into_iter().flat_map(|(of, names)| {
+        let names = names.iter().filter(|name| !ends.contains(&***name));
+        names
+            .map(|name| row(name, of, String::new()))
+            .collect::<Vec<_>>()
+    });
+    let blocks = used(&report.used, "blocks");
+    let ends = used(&report.ends, "embeddings, pooler or head");
+    let rows = missing.chain(blocks).chain(ends).chain(others);
+    page.table(["name", "shape", "dtype", "used by", "role"], rows);
+    Ok(page)
 }

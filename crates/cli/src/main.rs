@@ -23,6 +23,7 @@ mod interrupt;
 mod manual;
 mod model;
 mod output;
+mod page;
 mod progress;
 mod quantize;
 mod rank;

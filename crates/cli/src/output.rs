@@ -87,8 +87,12 @@ fn escaped_json(json: &str) -> String {
 }
 
 /// Refuses, before any work, an output that cannot be written, or that is an input file.
-pub fn check(output: &Path, is_read: impl FnOnce(&Path) -> bool) -> anyhow::Result<()> {
-    let fail = |reason: &str| anyhow::bail!("{}: --output {reason}", output.display());
+pub fn check(
+    option: &str,
+    output: &Path,
+    is_read: impl FnOnce(&Path) -> bool,
+) -> anyhow::Result<()> {
+    let fail = |reason: &str| anyhow::bail!("{}: {option} {reason}", output.display());
     match output.parent() {
         Some(folder) if folder != Path::new("") && !folder.is_dir() => {
             return fail("lies in a folder that does not exist; create it first");
@@ -135,13 +139,14 @@ pub fn check_replaced(output: &Path, replaces: bool) -> anyhow::Result<()> {
 
 /// Applies [`check`] to an output, with the files of a checkpoint and `others` as inputs.
 pub fn check_file<'p>(
+    option: &str,
     output: &Path,
     checkpoint: &'p Checkpoint,
     others: impl Iterator<Item = &'p Path>,
 ) -> anyhow::Result<()> {
     let directory = checkpoint.files().directory();
     let directory = Path::new(".").join(directory).canonicalize().ok();
-    check(output, |existing| {
+    check(option, output, |existing| {
         // An adapter is a directory of files that are read.
         let is_it = |path: &Path| {
             let is_or_has = |path: PathBuf| {

@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<CommandOutcome> {
     let device = args.compute.device()?;
     let checkpoint = args.model.open()?;
     let read = args.model.files().chain([args.input.as_path()]);
-    output::check_file(&args.output, &checkpoint, read)?;
+    output::check_file("--output", &args.output, &checkpoint, read)?;
     let file = InputFile::of(&args.input)?;
     let fixture = Fixture::open_input(file.path());
     let fixture = fixture.map_err(|error| without_input(error, &checkpoint))?;

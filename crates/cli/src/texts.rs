@@ -305,7 +305,7 @@ impl OutputFormat {
 
 /// Checks that an output can be written and is no input.
 fn check_output(output: &Path, inputs: &impl Inputs, model: &Path) -> Result<()> {
-    output::check(output, |existing| {
+    output::check("--output", output, |existing| {
         let is_inside = |folder: PathBuf| existing.starts_with(folder);
         inputs.contain(existing) || model.canonicalize().is_ok_and(is_inside)
     })

@@ -1,14 +1,16 @@
 //! `candle-blocks verify`: runs a model and compares every intermediate result with a fixture from PyTorch.
 
-use std::{collections::HashMap, path::PathBuf};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use candle_blocks::Precision;
 use candle_blocks::candle_core::DType;
-use candle_blocks::verify::{Comparer, Fixture, Scope};
+use candle_blocks::verify::{Comparer, Comparison, Fixture, Report, Scope};
 
 use crate::input::InputFile;
 use crate::model::{ComputeArgs, Form, ModelArgs};
+use crate::page::{Cell, Page};
 use crate::progress::Progress;
 use crate::run::{note_weights, trace_input};
 use crate::{CommandOutcome, output};
@@ -30,6 +32,9 @@ pub struct Args {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    /// Also write a page to look at: a heat map of errors by layer and tensor.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -41,6 +46,9 @@ pub fn verify(args: &Args) -> Result<CommandOutcome> {
     let device = compute.device()?;
     let checkpoint = args.model.open()?;
     let file = InputFile::of(&args.fixture)?;
+    if let Some(html) = &args.html {
+        output::check_file("--html", html, &checkpoint, [file.path()].into_iter())?;
+    }
     let fixture = Fixture::open(file.path())?;
     let input = trace_input(&fixture)?;
     let run = || compute.stages(&device, &checkpoint, &input, args.backward, file.path());
@@ -51,6 +59,10 @@ pub fn verify(args: &Args) -> Result<CommandOutcome> {
     };
     let produced: HashMap<_, _> = stages.into_iter().collect();
     let report = Comparer::new().verify(&fixture, &produced, scope);
+    if let Some(html) = &args.html {
+        let model = checkpoint.files().path();
+        page(&report, model, &args.fixture).write(html)?;
+    }
     if args.json {
         output::print_json(&report)?;
     } else {
@@ -64,6 +76,33 @@ pub fn verify(args: &Args) -> Result<CommandOutcome> {
         output::warn(format_args!("note: {note}"));
     }
     Ok(CommandOutcome::Mismatch)
+}
+
+/// Returns a page with all comparisons.
+fn page(report: &Report, model: &Path, fixture: &Path) -> Page {
+    let mut page = Page::new(&format!("{} and PyTorch", model.display()));
+    page.paragraph(&format!("Fixture: {}", fixture.display()));
+    page.paragraph(&match &report.first_divergence {
+        Some(first) => format!(
+            "The first tensor beyond its tolerance is {first}: the cause is there or just before."
+        ),
+        None if report.passed => "All tensors agree with PyTorch's.".to_string(),
+        None => "Nothing was compared.".to_string(),
+    });
+    page.heading("Errors, as shares of the tolerance");
+    page.heat_map(&report.comparisons.iter().map(cell).collect::<Vec<_>>());
+    page.heading("All comparisons");
+    page.printed(&report.to_string());
+    page
+}
+
+fn cell(of: &Comparison) -> Cell<'_> {
+    Cell {
+        name: &of.name,
+        share: of.share_used,
+        passed: of.passed(),
+        note: format!("largest error {:.2e}", of.max_abs),
+    }
 }
 
 /// Returns the note that explains why a run packed more coarsely than `dtype` fails: it is compared at the precision of

@@ -51,6 +51,7 @@ mod notes;
 #[cfg(unix)]
 mod odd_files;
 mod packed;
+mod pages;
 mod quantize;
 mod refused;
 mod run;
