@@ -8,6 +8,7 @@ use candle_core::{D, DType, Device, Module, Tensor};
 use super::ctc_vocabulary::CtcVocabulary;
 use super::outer_tensors::OuterTensors;
 use super::waveform_encoder::WaveformEncoder;
+use super::windows::Windows;
 use super::{SpeechOptions, TimestampKind, Transcript, processor_config};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
@@ -28,6 +29,7 @@ pub(super) struct Ctc {
     head: Linear,
     vocabulary: CtcVocabulary,
     kind: TimestampKind,
+    windows: Option<Windows>,
     /// The blocks' type and device.
     dtype: DType,
     device: Device,
@@ -77,7 +79,9 @@ impl Ctc {
             of_head("weight", &[n_tokens, d_model])?,
             Some(of_head("bias", &[n_tokens])?),
         )?;
+        let step = encoder.samples_per_position();
         Ok(Self {
+            windows: Windows::of(&options.windows, settings.rate, step)?,
             settings,
             encoder: Arc::new(encoder),
             stack: Arc::new(options.loader(checkpoint).stack()?),
@@ -99,6 +103,26 @@ impl Ctc {
             let reason = format!("has {} samples, expected at least {least}", samples.len());
             return Err(Error::input("audio", reason));
         }
+        let ids = match self.windows {
+            None => self.most_likely(samples)?,
+            Some(windows) => {
+                let mut ids = Vec::new();
+                // A shorter one has no position.
+                let windows = windows.in_clip(samples.len());
+                for window in windows.filter(|window| window.samples.len() >= least) {
+                    let all = self.most_likely(&samples[window.samples])?;
+                    let end = window.kept.end.min(all.len());
+                    ids.extend_from_slice(all.get(window.kept.start..end).unwrap_or_default());
+                }
+                ids
+            }
+        };
+        let step = (self.encoder.samples_per_position(), self.settings.rate);
+        self.vocabulary.transcript(&ids, self.kind, step)
+    }
+
+    /// Returns the most likely token at each position.
+    fn most_likely(&self, samples: &[f32]) -> Result<Vec<u32>> {
         let input = self.settings.input(samples);
         let input = Tensor::new(&input[..], &Device::Cpu)?;
         let hidden = self.encoder.forward(&input)?; // [1, seq, d_model]
@@ -106,8 +130,6 @@ impl Ctc {
         let hidden = self.stack.forward(&hidden)?;
         let hidden = hidden.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
         let logits = self.head.forward(&hidden)?;
-        let ids = logits.argmax(D::Minus1)?.squeeze(0)?.to_vec1::<u32>()?;
-        let step = (self.encoder.samples_per_position(), self.settings.rate);
-        self.vocabulary.transcript(&ids, self.kind, step)
+        Ok(logits.argmax(D::Minus1)?.squeeze(0)?.to_vec1()?)
     }
 }

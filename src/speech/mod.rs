@@ -30,6 +30,7 @@ mod transcriber;
 mod transcript;
 mod waveform_encoder;
 mod whisper;
+mod windows;
 mod words;
 
 pub use candle_blocks_media::sound::Audio;

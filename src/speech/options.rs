@@ -4,6 +4,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 
+use super::windows::WindowOptions;
 use super::{PromptCondition, Transcriber};
 use crate::config::Precision;
 use crate::error::{Result, from_name, setters};
@@ -30,6 +31,7 @@ pub struct SpeechOptions {
     pub(super) timestamps: TimestampKind,
     pub(super) beams: Option<usize>,
     pub(super) decoding: DecodingOptions,
+    pub(super) windows: WindowOptions,
 }
 
 /// The settings for decoding Whisper's windows.
@@ -91,6 +93,12 @@ impl SpeechOptions {
         condition_on_prev_tokens(reads: bool) => decoding.condition_on_prev_tokens = Some(reads);
         /// Sets a text that seems to precede the clip, such as names in it: `prompt_ids` in transformers.
         prompt(text: impl Into<String>) => decoding.prompt = Some(text.into());
+        /// Divides clips into windows of this length for a model with a CTC head, so that memory does not grow with their length:
+        /// `chunk_length_s` in transformers.
+        chunk_length_s(seconds: f64) => windows.length = Some(seconds);
+        /// Sets how many seconds at the beginning and the end of such a window are context for what is between, instead of a
+        /// sixth of the window each: `stride_length_s` in transformers.
+        stride_length_s(seconds: [f64; 2]) => windows.context = Some(seconds);
         /// Sets which windows the prompt precedes, if they read earlier text.
         prompt_condition(condition: PromptCondition) => decoding.prompt_condition = condition;
     }

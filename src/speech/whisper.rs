@@ -54,6 +54,12 @@ struct Spoken {
 
 impl Whisper {
     pub fn open(checkpoint: &Checkpoint, options: &SpeechOptions) -> Result<Self> {
+        if options.windows != Default::default() {
+            return Err(Error::input(
+                "chunk_length_s",
+                "Whisper reads windows of its own length; leave it and stride_length_s out",
+            ));
+        }
         let plain = GenerationOptions::of_speech(checkpoint, &options.request)?;
         let timed = options.request.clone().with_timestamps();
         let timed = GenerationOptions::of_speech(checkpoint, &timed);

@@ -28,7 +28,7 @@ pub(super) struct Window {
 }
 
 impl Windows {
-    /// Returns the windows for sounds of this rate; `None` if clips are read whole.
+    /// Returns the windows for clips of this rate; `None` if clips are read whole.
     ///
     /// # Errors
     /// If there is a context and no length, or a window has nothing but context.

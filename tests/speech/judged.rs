@@ -36,6 +36,12 @@ fn options(case: &Value) -> SpeechOptions {
     if let Some(probability) = number("no_speech_threshold") {
         options = options.no_speech_threshold(probability);
     }
+    if let Some(seconds) = number("chunk_length_s") {
+        options = options.chunk_length_s(seconds);
+    }
+    if let Some(context) = case.get("stride_length_s") {
+        options = options.stride_length_s([0, 1].map(|side| context[side].as_f64().unwrap()));
+    }
     if let Some(reads) = case.get("condition_on_prev_tokens") {
         options = options.condition_on_prev_tokens(reads.as_bool().unwrap());
     }

@@ -48,6 +48,17 @@ pub struct Args {
     /// single clip. Without it, the objects are printed.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// For a model with a CTC head: divide clips into windows of this length, so that memory does not grow with theirs.
+    #[arg(long, value_name = "SECONDS")]
+    chunk_length_s: Option<f64>,
+    /// How much at the beginning and the end of such a window is context [default: a sixth of it each].
+    #[arg(
+        long,
+        value_name = "SECONDS,SECONDS",
+        value_delimiter = ',',
+        num_args = 2
+    )]
+    stride_length_s: Vec<f64>,
     #[command(flatten)]
     decoding: DecodingArgs,
     #[command(flatten)]
@@ -188,7 +199,7 @@ pub fn transcribe(args: &Args) -> Result<CommandOutcome> {
     let path = args.model.path()?;
     let format = Format::of(args.output.as_deref())?;
     if let Some(output) = &args.output {
-        output::check(output, |existing| {
+        output::check("--output", output, |existing| {
             let is = |path: &PathBuf| path.canonicalize().is_ok_and(|path| path == existing);
             let is_inside = |folder: PathBuf| existing.starts_with(folder);
             args.files.iter().any(is) || path.canonicalize().is_ok_and(is_inside)
@@ -277,6 +288,12 @@ fn options(args: &Args) -> Result<SpeechOptions> {
     }
     if let Some(task) = args.task {
         options = options.task(task);
+    }
+    if let Some(seconds) = args.chunk_length_s {
+        options = options.chunk_length_s(seconds);
+    }
+    if let [before, after] = args.stride_length_s[..] {
+        options = options.stride_length_s([before, after]);
     }
     if let Some(beams) = args.beams {
         options = options.beams(beams);
