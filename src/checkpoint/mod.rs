@@ -221,6 +221,7 @@ impl CheckpointOptions {
         let beside = self.beside;
         let mut json = gguf::open_named_config(&config_path)?;
         let task = adapters::Task::taken(&mut self.adapters, json.as_ref())?;
+        let language = adapters::apply_language(&mut self.adapters, json.as_ref(), &mut files)?;
         let adapters = self.adapters_beside(&files)?;
         let (family, config) = self.blocks(&config_path, json.as_ref())?;
         let config = loader::stored_frequencies::with_stored(&family, config, &files)?;
@@ -239,7 +240,7 @@ impl CheckpointOptions {
                 (applied, brought) = adapters::apply(adapters, &base, json, &mut files)?;
             }
         }
-        applied.extend(task_head);
+        applied.extend(task_head.into_iter().chain(language));
         let planned = |files: &TensorFiles| {
             let plan = Plan::new(&family, &config, json.as_ref(), files);
             plan.map_err(|error| located(error, &config_path))

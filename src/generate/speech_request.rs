@@ -34,6 +34,13 @@ impl SpeechRequest {
         with_task(task: SpeechTask) => task = Some(task);
     }
 
+    /// Returns the language, if the request has nothing else.
+    #[cfg(feature = "media")]
+    pub(crate) fn language_alone(&self) -> Option<&str> {
+        let alone = self.language.as_deref()?;
+        (*self == Self::default().with_language(alone)).then_some(alone)
+    }
+
     /// Makes the model write timestamps, by which a transcript is cut into segments.
     pub fn with_timestamps(mut self) -> Self {
         self.timestamps = Timestamps::Written;

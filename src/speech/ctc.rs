@@ -47,6 +47,18 @@ impl Ctc {
         Ok(is_known && classes.iter().any(|class| class.ends_with(CLASS)))
     }
 
+    /// Returns the language whose adapter is requested, for a model that has adapters.
+    pub fn language<'o>(
+        checkpoint: &Checkpoint,
+        options: &'o SpeechOptions,
+    ) -> Result<Option<&'o str>> {
+        let json = checkpoint.config_json()?;
+        let width = json.map(|json| json.optional_size(&["adapter_attn_dim"]));
+        let has_adapters = width.transpose()?.flatten().is_some();
+        let requested = options.request.language_alone();
+        Ok(requested.filter(|_| has_adapters))
+    }
+
     pub fn open(checkpoint: &Checkpoint, options: &SpeechOptions) -> Result<Self> {
         let refused = |reason: &str| Err(Error::input("speech options", reason));
         if options.timestamps == TimestampKind::Segment {
@@ -54,7 +66,10 @@ impl Ctc {
                 "a model with a CTC head has no segments; ask for times of words, or none",
             );
         }
-        if options.request != Default::default() || options.beams.is_some() {
+        let request = &options.request;
+        let language = Self::language(checkpoint, options)?;
+        let is_plain = *request == Default::default() || language.is_some();
+        if !is_plain || options.beams.is_some() {
             return refused(
                 "a model with a CTC head has no languages, tasks and beams; leave them out",
             );
@@ -71,7 +86,12 @@ impl Ctc {
         let settings = processor_config::waveform(&processor_config::open(folder)?)?;
         let tensors = OuterTensors::of(checkpoint, "feature_projection.projection.weight");
         let encoder = WaveformEncoder::open(&tensors, &json)?;
-        let (n_tokens, d_model) = (json.size(&["vocab_size"])?, json.size(&["hidden_size"])?);
+        let head = checkpoint.files().info("lm_head.weight");
+        let n_tokens = match head.filter(|_| language.is_some()) {
+            Some(head) => head.shape.first().copied().unwrap_or_default(),
+            None => json.size(&["vocab_size"])?,
+        };
+        let d_model = json.size(&["hidden_size"])?;
         let of_head =
             |name: &str, shape: &[usize]| tensors.read_whole(&[format!("lm_head.{name}")], shape);
         let (dtype, device) = options.computation();
@@ -86,7 +106,7 @@ impl Ctc {
             encoder: Arc::new(encoder),
             stack: Arc::new(options.loader(checkpoint).stack()?),
             head,
-            vocabulary: CtcVocabulary::open(folder)?,
+            vocabulary: CtcVocabulary::open(folder, language)?,
             kind: options.timestamps,
             dtype,
             device,

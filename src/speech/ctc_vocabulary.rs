@@ -36,30 +36,42 @@ struct Character<'v> {
 }
 
 impl CtcVocabulary {
-    /// Reads `vocab.json` and the settings beside it.
+    /// Reads `vocab.json` and the settings beside it. If it has a vocabulary for each language (MMS), the one for `language` or
+    /// for the `target_lang` of `tokenizer_config.json` is read.
     ///
     /// # Errors
-    /// If `vocab.json` is missing, malformed, or has one vocabulary for each language.
-    pub fn open(folder: &Path) -> Result<Self> {
+    /// If `vocab.json` is missing, malformed, or lacks the language.
+    pub fn open(folder: &Path, language: Option<&str>) -> Result<Self> {
         let path = folder.join("vocab.json");
         let vocabulary = ConfigJson::open(&path)?;
-        let mut tokens = BTreeMap::new();
-        for (token, id) in vocabulary.entries() {
-            let Some(id) = id.as_u64().and_then(|id| u32::try_from(id).ok()) else {
-                let reason = format!(
-                    "token {token:?} has the value {id}, expected an id; a vocabulary for each language (MMS) is not supported"
-                );
-                return Err(Error::Tokenizer { path, reason });
-            };
-            tokens.insert(id, token.clone());
-        }
         let config = ConfigJson::open_named(&folder.join("tokenizer_config.json"))?;
         let config = config.unwrap_or_else(|| {
             let none = serde_json::Map::new();
             ConfigJson::given(&folder.join("tokenizer_config.json"), none.into())
         });
+        let own = config.text(&["target_lang"])?;
+        let vocabulary = match language.or(own.as_deref()) {
+            None => vocabulary,
+            Some(language) => vocabulary.section(&[language])?.ok_or_else(|| {
+                let reason = format!("has no vocabulary for the language {language:?}");
+                Error::Tokenizer {
+                    path: path.clone(),
+                    reason,
+                }
+            })?,
+        };
+        let mut tokens = BTreeMap::new();
+        for (token, id) in vocabulary.entries() {
+            let Some(id) = id.as_u64().and_then(|id| u32::try_from(id).ok()) else {
+                let reason = format!(
+                    "token {token:?} has the value {id}, expected an id; for a file with a vocabulary for each language, \
+                     give a language, or set target_lang in tokenizer_config.json"
+                );
+                return Err(Error::Tokenizer { path, reason });
+            };
+            tokens.insert(id, token.clone());
+        }
         config.only("clean_up_tokenization_spaces", &[false.into()])?;
-        config.only("target_lang", &[])?;
         for (id, token) in added(&config)? {
             tokens.insert(id, token);
         }

@@ -103,7 +103,8 @@ impl SpeechOptions {
         prompt_condition(condition: PromptCondition) => decoding.prompt_condition = condition;
     }
 
-    /// Sets the language that is spoken, by its name or code. Without it, Whisper detects one for each clip.
+    /// Sets the language that is spoken, by its name or code. Without it, Whisper detects one for each clip. For a model with an
+    /// adapter for each language (MMS), this is an adapter's name, `target_lang` in transformers.
     pub fn language(mut self, language: impl Into<String>) -> Self {
         self.request = self.request.with_language(language);
         self

@@ -32,9 +32,17 @@ impl Transcriber {
     }
 
     pub(super) fn with_options(path: &Path, options: &SpeechOptions) -> Result<Self> {
-        let checkpoint = options.checkpoint.clone().whole().open(path)?;
+        let opened = options.checkpoint.clone().whole();
+        let checkpoint = opened.clone().open(path)?;
         let model = match Ctc::fits(&checkpoint)? {
-            true => SpeechModel::Ctc(Box::new(Ctc::open(&checkpoint, options)?)),
+            true => {
+                let language = Ctc::language(&checkpoint, options)?;
+                let checkpoint = match language {
+                    Some(language) => opened.adapter(language).open(path)?,
+                    None => checkpoint,
+                };
+                SpeechModel::Ctc(Box::new(Ctc::open(&checkpoint, options)?))
+            }
             false => SpeechModel::Whisper(Box::new(Whisper::open(&checkpoint, options)?)),
         };
         Ok(Self { model })

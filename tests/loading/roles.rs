@@ -9,7 +9,7 @@ use candle_blocks::{
     Checkpoint, StackConfig,
     candle_core::DType,
     checkpoint::scheme::{Family, StackPart},
-    config::MixerConfig,
+    config::{MixerConfig, OwnConfig},
 };
 use serde_json::Value;
 
@@ -115,6 +115,10 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         "n_buckets" => config.relative_bias.unwrap().n_buckets,
         "width" => gemma().layer_input.unwrap().width,
         "laurel_rank" => gemma().laurel_rank.unwrap(),
+        "adapter_width" => match block.own {
+            OwnConfig::Adapter { width } => width,
+            other => panic!("{other:?} has no adapter"),
+        },
         "n_streams" => gemma().altup.unwrap().n_streams,
         "n_layers" => config.layers.len(),
         "n_rows" => config.relative_embeddings.unwrap().n_rows,

@@ -4,6 +4,7 @@ use candle_blocks::{
     BlockConfig, Checkpoint, Dropout, DropoutSource, FeedForwardForm, ForwardContext, Linear,
     Stack, Weights,
     candle_core::{DType, Device, Tensor},
+    config::OwnConfig,
     layers::LowRank,
     train::{AdamW, AdamWConfig, Gradients, Lora, LoraConfig, ParameterGroup},
 };
@@ -106,6 +107,9 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
             .is_some_and(|gemma| gemma.altup.is_some())
         {
             targets.extend(["laurel*", "altup*"]);
+        }
+        if let OwnConfig::Adapter { .. } = config.blocks[0].own {
+            targets.push("adapter*");
         }
         let lora = Lora::attach(&mut stack, LoraConfig::new(3, 6.0, &targets), 1).unwrap();
         let n_linears = stack.linears().count();

@@ -30,7 +30,7 @@ pub struct Args {
     /// WAV, FLAC, MP3, Ogg Vorbis or M4A (AAC) files; `-` is standard input.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// The language that is spoken, by its name or code [default: the model detects it].
+    /// The language that is spoken, by its name or code [default: the model detects it]; for a model with an adapter for each language (MMS), the name of its adapter.
     #[arg(long, short, value_name = "LANGUAGE")]
     language: Option<String>,
     /// Transcribe in the language that is spoken, or translate to English [default: from the model's files].

@@ -2,6 +2,7 @@
 
 pub(crate) mod base;
 pub(crate) mod class;
+pub(crate) mod languages;
 pub(crate) mod pattern;
 pub(crate) mod tasks;
 

@@ -24,6 +24,7 @@ use crate::checkpoint::CheckpointOptions;
 use crate::checkpoint::files::{PICKLE, PICKLE_INDEX, TensorFiles, is_named};
 use crate::error::{Error, Result};
 pub(crate) use config::base::PeftBase;
+pub(super) use config::languages::apply as apply_language;
 pub(super) use config::tasks::{Task, apply as apply_task};
 
 /// The file that describes an adapter.

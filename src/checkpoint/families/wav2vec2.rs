@@ -12,10 +12,15 @@ pub(super) fn families() -> Vec<Family> {
         ("unispeech-sat", "unispeech_sat."),
     ]
     .map(|(name, prefix)| {
-        family(name, prefix, |json| {
+        let table = family(name, prefix, |json| {
             let is_stable = json.flag(&["do_stable_layer_norm"], false)?;
             config(json, is_stable)
-        })
+        });
+        table.block_rules([
+            Rule::norm("adapter_norm", &["adapter_layer.norm"]),
+            Rule::linear("adapter.up", &["adapter_layer.linear_1"]),
+            Rule::linear("adapter.down", &["adapter_layer.linear_2"]),
+        ])
     });
     let data2vec = family("data2vec-audio", "data2vec_audio.", |json| {
         config(json, false)
@@ -48,10 +53,13 @@ fn family(name: &str, prefix: &str, config: fn(&ConfigJson) -> Result<StackConfi
 
 /// Reads the configuration; the "stable" variant is pre-norm.
 fn config(json: &ConfigJson, is_stable: bool) -> Result<StackConfig> {
-    json.only("adapter_attn_dim", &[json!(null)])?;
     let placement = match is_stable {
         true => NormPlacement::Pre,
         false => NormPlacement::Post,
+    };
+    let own = match json.optional_size(&["adapter_attn_dim"])? {
+        Some(width) if is_stable => OwnConfig::Adapter { width },
+        _ => OwnConfig::None, // post-norm blocks have no adapters
     };
     let d_model = json.size(&["hidden_size"])?;
     let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
@@ -62,6 +70,7 @@ fn config(json: &ConfigJson, is_stable: bool) -> Result<StackConfig> {
         .with_dropout(json.number(&["activation_dropout"], 0.1)?);
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-5)?);
     let block = BlockConfig::new(attention, feed_forward, norm, placement)
+        .with_own(own)
         .with_residual_dropout(json.number(&["hidden_dropout"], 0.1)?);
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     let stack = StackConfig::uniform(block, n_blocks, is_stable.then_some(norm));

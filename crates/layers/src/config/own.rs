@@ -43,6 +43,11 @@ pub enum OwnConfig {
         /// The dropout probability for the sum of a parallel block's two branches.
         parallel_dropout: f64,
     },
+    /// wav2vec 2.0's adapters for languages (MMS): `x + down(relu(up(norm(x))))` after the feed-forward.
+    Adapter {
+        /// The width of the hidden features.
+        width: usize,
+    },
 }
 
 impl OwnConfig {
@@ -65,6 +70,7 @@ impl OwnConfig {
             }
             Self::JinaCode => Ok(()),
             Self::MuseGlimmer { .. } => block.output_norm().validate(),
+            Self::Adapter { width } => size("adapter width", width),
             Self::Falcon { parallel_dropout } => {
                 probability("parallel dropout", parallel_dropout)?;
                 match block.topology {
@@ -87,6 +93,7 @@ struct OwnSettings {
     second_attention_norm: bool,
     output_norm_eps: Option<f64>,
     parallel_dropout: f64,
+    adapter_width: Option<usize>,
 }
 
 impl From<OwnConfig> for OwnSettings {
@@ -100,6 +107,7 @@ impl From<OwnConfig> for OwnSettings {
                 settings.output_norm_eps = Some(output_norm_eps);
             }
             OwnConfig::Falcon { parallel_dropout } => settings.parallel_dropout = parallel_dropout,
+            OwnConfig::Adapter { width } => settings.adapter_width = Some(width),
         }
         settings
     }
@@ -114,6 +122,7 @@ impl TryFrom<OwnSettings> for OwnConfig {
             second_attention_norm,
             output_norm_eps,
             parallel_dropout,
+            adapter_width,
         } = settings;
         let is_gemma = gemma != GemmaConfig::default();
         let drops = parallel_dropout != 0.0;
@@ -123,6 +132,7 @@ impl TryFrom<OwnSettings> for OwnConfig {
             second_attention_norm.then_some(Self::JinaCode),
             eps,
             drops.then_some(Self::Falcon { parallel_dropout }),
+            adapter_width.map(|width| Self::Adapter { width }),
         ];
         let mut parts = parts.into_iter().flatten();
         match [parts.next(), parts.next()] {
@@ -155,6 +165,7 @@ mod tests {
             OwnConfig::Falcon {
                 parallel_dropout: 0.1,
             },
+            OwnConfig::Adapter { width: 3 },
         ];
         let block = BlockConfig::new(
             AttentionConfig::with_head_dim(4, 1, 4),

@@ -27,7 +27,8 @@ pub use stages::BlockStages;
 /// Names in a `VarBuilder`: `attention.{query,key,value,output}` or `attention.convolution[.input,.output]`, `attention_norm`,
 /// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`, and `cross_attention…` as `attention…`; `layer_input.{gate,output}`,
 /// `layer_input_output_norm` and `output_scale.weight` `[1]`; `laurel.{down,up,norm}`;
-/// `altup.{router_norm,router,prediction,correction,input_scale}`; `second_attention_norm`.
+/// `altup.{router_norm,router,prediction,correction,input_scale}`; `second_attention_norm`; `adapter.{up,down}` and
+/// `adapter_norm`.
 ///
 /// ```
 /// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
@@ -210,10 +211,11 @@ impl TransformerBlock {
     ) -> Result<Value> {
         let branches =
             |x: Value, recorder: &mut StageRecorder| self.apply_branches(x, pass, state, recorder);
-        match self.own.gemma() {
-            Some(gemma) => gemma.around(x, pass, recorder, branches),
-            None => branches(x, recorder),
-        }
+        let x = match self.own.gemma() {
+            Some(gemma) => gemma.around(x, pass, recorder, branches)?,
+            None => branches(x, recorder)?,
+        };
+        self.own.after_feed_forward(x, pass.context.train())
     }
 
     /// Computes attention and feed-forward, in sequence or in parallel.

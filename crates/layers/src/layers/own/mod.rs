@@ -2,8 +2,12 @@
 
 use candle_core::Result;
 
-use crate::config::{BlockConfig, OwnConfig};
-use crate::layers::{Dropout, DropoutSource, Norm, ParameterSource};
+use crate::config::{
+    Activation, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement, OwnConfig,
+};
+use crate::layers::{
+    Dropout, DropoutSource, FeedForward, Norm, ParameterSource, Sublayer, SublayerNorm,
+};
 use crate::layers::{packed::Packing, sublayer::StageRecorder, visit::parts};
 use crate::ops::Value;
 
@@ -25,6 +29,8 @@ pub(crate) enum OwnParts {
     JinaCode(Norm),
     /// The dropout for the sum of both branches (Falcon).
     Falcon(Dropout),
+    /// The feed-forward after the block's own (MMS).
+    Adapter(Box<Sublayer<FeedForward>>),
 }
 
 impl OwnParts {
@@ -39,6 +45,19 @@ impl OwnParts {
             }
             &OwnConfig::Falcon { parallel_dropout } => {
                 Self::Falcon(Dropout::new(parallel_dropout, DropoutSource::default())?)
+            }
+            &OwnConfig::Adapter { width } => {
+                let inner = FeedForwardConfig::new(config.d_model())
+                    .with_d_ff(width)
+                    .with_activation(Activation::Relu);
+                let inner = FeedForward::new(&inner, vb.pp("adapter"))?;
+                // PyTorch's default, whatever the block's own.
+                let norm = NormConfig {
+                    eps: 1e-5,
+                    ..config.norm
+                };
+                let norm = SublayerNorm::new(NormPlacement::Pre, &norm, "adapter", vb.clone())?;
+                Self::Adapter(Box::new(Sublayer::new(inner, norm)))
             }
         })
     }
@@ -56,7 +75,7 @@ impl OwnParts {
         match self {
             Self::Gemma(gemma) => gemma.laurel.is_some(),
             Self::JinaCode(_) => true,
-            Self::None | Self::Falcon(_) => false,
+            Self::None | Self::Falcon(_) | Self::Adapter(_) => false,
         }
     }
 
@@ -80,6 +99,19 @@ impl OwnParts {
         }
     }
 
+    /// Computes the block's output from that of its feed-forward.
+    pub(super) fn after_feed_forward(&self, x: Value, train: bool) -> Result<Value> {
+        match self {
+            Self::Adapter(adapter) => {
+                let feed = |inner: &FeedForward, x: &Value, residual: Option<&Value>| {
+                    inner.apply(x, residual, train)
+                };
+                adapter.apply(&x, None, train, &mut StageRecorder::off(), feed)
+            }
+            _ => Ok(x),
+        }
+    }
+
     /// Returns the dropout for both branches' sum in a parallel block, if it is active.
     pub fn dropout_of_sum(&self, train: bool) -> Option<&Dropout> {
         match self {
@@ -92,6 +124,9 @@ impl OwnParts {
         Ok(match self {
             Self::Gemma(gemma) => Self::Gemma(Box::new(gemma.packed(packing)?)),
             Self::JinaCode(norm) => Self::JinaCode(norm.packed()?),
+            Self::Adapter(adapter) => {
+                Self::Adapter(Box::new(adapter.packed(&packing.at("adapter"))?))
+            }
             Self::None | Self::Falcon(_) => self.clone(),
         })
     }
@@ -100,4 +135,5 @@ impl OwnParts {
 parts!(OwnParts:
     Self::Gemma(gemma) => [gemma] [],
     Self::Falcon(dropout) => [dropout] [],
+    Self::Adapter(adapter) => [] [adapter],
     Self::None | Self::JinaCode(_) => [] []);

@@ -52,7 +52,7 @@ impl<L> Sublayer<L> {
 macro_rules! packs_around {
     ($inner:ident) => {
         impl Sublayer<$inner> {
-            fn packed(&self, packing: &Packing) -> Result<Self> {
+            pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
                 check_widths(self.norm(), self.inner().widths())?;
                 self.packed_around(self.inner().packed(packing)?)
             }
