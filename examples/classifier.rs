@@ -1,5 +1,4 @@
-//! Trains a classifier for labels of your own. Each line of the data is a label, a tab and a text.
-//!
+//! Trains a classifier for labels of your own. Each line of the data is a label, a tab and a text:
 //! `cargo run --release --features text --example classifier -- all-MiniLM-L6-v2 labeled.tsv out`
 
 use anyhow::{Context, Result, bail};
@@ -8,6 +7,7 @@ use candle_blocks::config::HeadTask::SequenceClassification;
 use candle_blocks::text::{TextClassifier, Tokenizer};
 use candle_blocks::train::{AdamW, AdamWConfig, ParameterGroup};
 use candle_blocks::{Checkpoint, ModelInput, model::NewHead, ops};
+use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 fn main() -> Result<()> {
     let [model, data, out] = &std::env::args().skip(1).collect::<Vec<_>>()[..] else {
@@ -18,10 +18,10 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Trains on the lines but the last tenth. Returns how many labels are right there, of how many.
 pub fn train(model: &str, data: &str, out: &str, epochs: (usize, f64)) -> Result<[usize; 2]> {
     let parts = |line| str::split_once(line, '\t').context("a line has no tab");
-    let lines = data.lines().map(parts).collect::<Result<Vec<_>>>()?;
+    let mut lines = data.lines().map(parts).collect::<Result<Vec<_>>>()?;
+    lines.shuffle(&mut StdRng::seed_from_u64(42)); // the file may be sorted
     let mut labels: Vec<&str> = lines.iter().map(|line| line.0).collect();
     labels.sort_unstable();
     labels.dedup();
@@ -38,8 +38,8 @@ pub fn train(model: &str, data: &str, out: &str, epochs: (usize, f64)) -> Result
         let input = ModelInput::texts(&tokenizer, texts, &Cpu)?.with_train(true);
         let logits = head.model().forward(&input)?.logits.context("no head")?;
         let index = |label| labels.binary_search(label).unwrap_or(0) as u32;
-        let expected = Tensor::from_iter(expected.iter().map(index), &Cpu)?;
-        let loss = ops::cross_entropy(&logits, &expected)?;
+        let expected = expected.iter().map(index);
+        let loss = ops::cross_entropy(&logits, &Tensor::from_iter(expected, &Cpu)?)?;
         optimizer.update(&optimizer.backward(&loss)?, 1.0)?;
     }
     head.save(out)?;

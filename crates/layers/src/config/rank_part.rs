@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    AttentionConfig, BlockConfig, FeedForwardConfig, HeadsOfRank, Position, QueryKeyNormSpan,
-    StackConfig,
+    AttentionConfig, BlockConfig, FeedForwardConfig, HeadsOfRank, OwnConfig, Position,
+    QueryKeyNormSpan, StackConfig,
 };
 use crate::error::{Error, Result};
 
@@ -37,6 +37,9 @@ impl StackConfig {
 
 impl BlockConfig {
     fn divide(&mut self, rank: usize, size: usize) -> std::result::Result<(), String> {
+        if let OwnConfig::Adapter { .. } = self.own {
+            return Err("its adapter is not divided among ranks".to_string());
+        }
         self.mixer.divide(rank, size)?;
         if let Some(cross) = &mut self.cross_attention {
             cross.divide(rank, size)?;

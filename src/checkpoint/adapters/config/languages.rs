@@ -30,15 +30,17 @@ pub(in crate::checkpoint) fn apply(
     let has_layers = json
         .and_then(|json| json.value_at(KEY))
         .is_some_and(|width| !width.is_null());
-    let is_name = |path: &PathBuf| !path.exists() && path.parent().is_some_and(|of| of == "");
+    let folder = files.directory();
+    let file = |name: &PathBuf| folder.join(format!("adapter.{}.safetensors", name.display()));
+    // A folder of the same name is an adapter of PEFT if there is no such file.
+    let is_name = |path: &PathBuf| {
+        path.parent().is_some_and(|of| of == "") && (file(path).exists() || !path.exists())
+    };
     let Some(place) = adapters.iter().position(|path| has_layers && is_name(path)) else {
         return Ok(None);
     };
     let directory = adapters.remove(place);
-    let language = directory.display().to_string();
-    let path = files
-        .directory()
-        .join(format!("adapter.{language}.safetensors"));
+    let path = file(&directory);
     if !path.exists() {
         return Err(Error::input(
             path.display().to_string(),
