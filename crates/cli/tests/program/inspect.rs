@@ -3,8 +3,8 @@
 use candle_blocks::{
     BlockConfig, FeedForwardForm, Position,
     config::{
-        AltUpConfig, LatentConfig, Mamba2Config, MixerConfig, OutputGateSpan, PositionProjections,
-        RelativeBiasSpan, SharedExpertConfig,
+        AltUpConfig, LatentConfig, Mamba2Config, MixerConfig, OutputGateSpan, OwnConfig,
+        PositionProjections, RelativeBiasSpan, SharedExpertConfig,
     },
 };
 use serde_json::Value;
@@ -213,6 +213,9 @@ fn counts_by_role_are_those_of_the_configuration() {
         for block in &checkpoint.config().blocks {
             for (sum, n) in sums.iter_mut().zip(expected(block).counts) {
                 *sum += n;
+            }
+            if let OwnConfig::Adapter { width } = block.own {
+                sums[2] += (2 * width + 1) * block.d_model() + width;
             }
         }
         if let Some(bias) = &checkpoint.config().relative_bias {
