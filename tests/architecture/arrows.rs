@@ -362,6 +362,8 @@ fn folders_of_checkpoint_and_text_have_few_files() {
         package("src/text"),
         package("crates/tokenizers/src"),
     ];
+    open.retain(|folder| folder.exists()); // the published package has its own alone
+    assert!(open.len() >= 2);
     while let Some(folder) = open.pop() {
         if LISTS.iter().any(|list| folder == package(list)) {
             continue;
