@@ -221,7 +221,7 @@ impl CheckpointOptions {
         let beside = self.beside;
         let mut json = gguf::open_named_config(&config_path)?;
         let task = adapters::Task::taken(&mut self.adapters, json.as_ref())?;
-        let language = adapters::apply_language(&mut self.adapters, json.as_ref(), &mut files)?;
+        let language = adapters::apply_language(&mut self.adapters, &mut json, &mut files)?;
         let adapters = self.adapters_beside(&files)?;
         let (family, config) = self.blocks(&config_path, json.as_ref())?;
         let config = loader::stored_frequencies::with_stored(&family, config, &files)?;

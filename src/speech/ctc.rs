@@ -59,16 +59,19 @@ impl Ctc {
         Ok(requested.filter(|_| has_adapters))
     }
 
-    pub fn open(checkpoint: &Checkpoint, options: &SpeechOptions) -> Result<Self> {
+    /// Opens a model with the adapter for `language`, which [`Self::language`] returns.
+    pub fn open(
+        checkpoint: &Checkpoint,
+        language: Option<&str>,
+        options: &SpeechOptions,
+    ) -> Result<Self> {
         let refused = |reason: &str| Err(Error::input("speech options", reason));
         if options.timestamps == TimestampKind::Segment {
             return refused(
                 "a model with a CTC head has no segments; ask for times of words, or none",
             );
         }
-        let request = &options.request;
-        let language = Self::language(checkpoint, options)?;
-        let is_plain = *request == Default::default() || language.is_some();
+        let is_plain = options.request == Default::default() || language.is_some();
         if !is_plain || options.beams.is_some() {
             return refused(
                 "a model with a CTC head has no languages, tasks and beams; leave them out",
@@ -86,12 +89,7 @@ impl Ctc {
         let settings = processor_config::waveform(&processor_config::open(folder)?)?;
         let tensors = OuterTensors::of(checkpoint, "feature_projection.projection.weight");
         let encoder = WaveformEncoder::open(&tensors, &json)?;
-        let head = checkpoint.files().info("lm_head.weight");
-        let n_tokens = match head.filter(|_| language.is_some()) {
-            Some(head) => head.shape.first().copied().unwrap_or_default(),
-            None => json.size(&["vocab_size"])?,
-        };
-        let d_model = json.size(&["hidden_size"])?;
+        let (n_tokens, d_model) = (json.size(&["vocab_size"])?, json.size(&["hidden_size"])?);
         let of_head =
             |name: &str, shape: &[usize]| tensors.read_whole(&[format!("lm_head.{name}")], shape);
         let (dtype, device) = options.computation();

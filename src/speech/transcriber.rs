@@ -41,7 +41,7 @@ impl Transcriber {
                     Some(language) => opened.adapter(language).open(path)?,
                     None => checkpoint,
                 };
-                SpeechModel::Ctc(Box::new(Ctc::open(&checkpoint, options)?))
+                SpeechModel::Ctc(Box::new(Ctc::open(&checkpoint, language, options)?))
             }
             false => SpeechModel::Whisper(Box::new(Whisper::open(&checkpoint, options)?)),
         };

@@ -18,16 +18,17 @@ const LAYER: &str = ".adapter_layer.";
 /// The head, whose size depends on the language.
 const HEAD: &str = "lm_head.";
 
-/// Replaces the tensors of the language that is requested, and takes its name from the adapters. Returns it as an adapter.
+/// Replaces the tensors of the language that is requested, and takes its name from the adapters. The configuration then has the
+/// size of its vocabulary. Returns it as an adapter.
 ///
 /// # Errors
 /// If there is no file for it, the file has a tensor that the weights lack or lacks one that they have, or a shape differs.
 pub(in crate::checkpoint) fn apply(
     adapters: &mut Vec<PathBuf>,
-    json: Option<&ConfigJson>,
+    json: &mut Option<ConfigJson>,
     files: &mut TensorFiles,
 ) -> Result<Option<AppliedAdapter>> {
-    let has_layers = json
+    let has_layers = { json.as_ref() }
         .and_then(|json| json.value_at(KEY))
         .is_some_and(|width| !width.is_null());
     let folder = files.directory();
@@ -63,6 +64,10 @@ pub(in crate::checkpoint) fn apply(
     if let Some(name) = own.find(|name| !tensors.iter().any(|of| of == name)) {
         let reason = format!("{name} is missing, which the weights have; download the file again");
         return Err(Error::input(path.display().to_string(), reason));
+    }
+    let head = files.info("lm_head.weight");
+    if let Some(&n_tokens) = head.and_then(|head| head.shape.first()) {
+        *json = json.take().map(|json| json.with("vocab_size", n_tokens));
     }
     Ok(Some(AppliedAdapter {
         directory,
