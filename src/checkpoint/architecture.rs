@@ -218,13 +218,10 @@ impl Checkpoint {
             .with("architectures", vec![class])
             .without("problem_type");
         if !labels.is_empty() {
-            let names = |i: usize, label: &&str| (i.to_string(), Value::from(*label));
-            let ids = |i: usize, label: &&str| (label.to_string(), Value::from(i));
             let labels = || labels.iter().enumerate();
-            let [names, ids]: [Map<String, Value>; 2] = [
-                labels().map(|(i, label)| names(i, label)).collect(),
-                labels().map(|(i, label)| ids(i, label)).collect(),
-            ];
+            let names = labels().map(|(i, &label)| (i.to_string(), Value::from(label)));
+            let ids = labels().map(|(i, label)| (label.to_string(), Value::from(i)));
+            let (names, ids): (Map<_, _>, Map<_, _>) = (names.collect(), ids.collect());
             json = { json.without("num_labels") }
                 .with("id2label", names)
                 .with("label2id", ids);

@@ -6,9 +6,8 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// Files that change a model's results: without them, a decoder would not know its end-of-text token, nor an embedder its
-/// pooling.
-const OF_THE_MODEL: [&str; 24] = [
+/// Files that change a model's results: without them, a decoder would not know its end-of-text token.
+const OF_THE_MODEL: [&str; 21] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -30,9 +29,6 @@ const OF_THE_MODEL: [&str; 24] = [
     "chat_template.json",
     "preprocessor_config.json",
     "processor_config.json",
-    OF_VECTORS[0],
-    OF_VECTORS[1],
-    OF_VECTORS[2],
 ];
 
 /// Files that say how sentence-transformers makes vectors of a model's results.
@@ -64,7 +60,7 @@ fn is_of_the_model(name: &str, path: &Path) -> bool {
     };
     match path.is_dir() {
         true => is_module(),
-        false => path.is_file() && OF_THE_MODEL.contains(&name),
+        false => path.is_file() && (OF_THE_MODEL.contains(&name) || OF_VECTORS.contains(&name)),
     }
 }
 
@@ -88,7 +84,7 @@ pub(super) fn copy_of_the_model(from: &Path, to: &Path) -> Result<()> {
 /// If a file cannot be read or written.
 pub(super) fn copy_of_the_input(from: &Path, to: &Path) -> Result<()> {
     copy(from, to, |name, path| {
-        path.is_file() && OF_THE_MODEL.contains(&name) && !OF_VECTORS.contains(&name)
+        path.is_file() && OF_THE_MODEL.contains(&name)
     })
 }
 
