@@ -51,6 +51,20 @@ pub fn attend(
     key_value: KeyValue,
     out: &mut [f32],
 ) {
+    attend_with_normalizers(cpu, stored, (shape, scoring), query, key_value, out, None);
+}
+
+/// Computes [`attend`], and writes each query's normalizers if asked: for each head its largest score and the sum of its
+/// exponentials after that is subtracted, `[rows, n_heads, 2]`, both 0 for a query that sees no key.
+pub(super) fn attend_with_normalizers(
+    cpu: Cpu,
+    stored: OperandFormat,
+    (shape, scoring): (&Shape, &Scoring),
+    query: Heads,
+    key_value: KeyValue,
+    out: &mut [f32],
+    normalizers: Option<&mut [f32]>,
+) {
     let n_rows = shape.queries.n_rows();
     let width = shape.n_heads * shape.head_dim;
     if n_rows == 0 || width == 0 {
@@ -72,6 +86,7 @@ pub fn attend(
         query,
         key_value,
         out: Target::row_major(out, n_rows, row_length),
+        normalizers: normalizers.map(|of| Target::row_major(of, n_rows, 2 * shape.n_heads)),
         threads,
         cpu,
     };
@@ -102,6 +117,7 @@ struct Call<'a> {
     query: Heads<'a>,
     key_value: KeyValue<'a>,
     out: Target<'a, f32>,
+    normalizers: Option<Target<'a, f32>>,
     threads: usize,
     cpu: Cpu,
 }
@@ -162,6 +178,7 @@ impl<'a> Call<'a> {
             query: self.query,
             layout: kernel.layout(self.shape.head_dim),
             out: &self.out,
+            normalizers: self.normalizers.as_ref(),
         };
         let span = rows.group.span(&part, rows.layout);
         match self.key_value {

@@ -26,6 +26,8 @@ impl<V: Vectors<f32>> Task<V> for DivideTotals<'_> {
                 // Last, so that the bits do not depend on key positions.
                 sum += Real::exp(sinks[row.head] - self.largest[i * width]);
             }
+            self.of
+                .write_normalizer(row, [self.largest[i * width], sum]);
             // A row that sees no key has a sum of 0, and totals of 0.
             let factor = v.splat(if sum == 0.0 { 0.0 } else { 1.0 / sum });
             let out = self.of.out(row).chunks_mut(V::LANES).enumerate();

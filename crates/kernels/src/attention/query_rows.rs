@@ -13,6 +13,7 @@ pub(crate) struct QueryRows<'a> {
     pub(crate) query: Heads<'a>,
     pub(crate) layout: Layout,
     pub(crate) out: &'a Target<'a, f32>,
+    pub(crate) normalizers: Option<&'a Target<'a, f32>>,
 }
 
 impl<'a> QueryRows<'a> {
@@ -37,5 +38,15 @@ impl<'a> QueryRows<'a> {
         let (line, columns) = self.place(row);
         // SAFETY: only this task has this head and query, and it holds one slice at a time.
         unsafe { self.out.piece(line, columns) }
+    }
+
+    /// Writes a row's largest score and the sum of its exponentials, if they are asked for.
+    #[inline(always)]
+    pub(crate) fn write_normalizer(&self, row: Row, normalizer: [f32; 2]) {
+        if let Some(to) = self.normalizers {
+            let columns = 2 * row.head..2 * row.head + 2;
+            // SAFETY: only this task has this head and query.
+            unsafe { to.piece(self.first_line + row.query, columns) }.copy_from_slice(&normalizer);
+        }
     }
 }

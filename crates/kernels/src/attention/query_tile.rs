@@ -23,6 +23,7 @@ impl QueryRows<'_> {
         if plan.span.is_empty() {
             for &row in plan.rows() {
                 self.out(row).fill(0.0);
+                self.write_normalizer(row, [0.0; 2]);
             }
             return;
         }

@@ -5,6 +5,7 @@ mod backward;
 mod key_sums;
 mod sums;
 mod tile;
+mod undropped;
 
 use crate::cpu::Cpu;
 use crate::memory::{Recycled, lend, scratch::scratch};
@@ -15,7 +16,7 @@ use crate::threads::{Shared, parallel};
 use crate::vectors::{Slice, SliceMut, Stored};
 
 use self::backward::TILES_PER_PART;
-use self::tile::{BLOCK, ROWS, Tile, queries_per_tile};
+use self::tile::{BLOCK, Tile, queries_per_tile};
 use super::head_rows::{multiply, rows};
 use super::{AttentionGradients, BiasLayout, Differentiable, RelativeProducts, Written};
 
@@ -29,7 +30,7 @@ impl Differentiable<'_> {
     pub fn scratch_bytes(&self, cpu: Cpu) -> usize {
         let (query, keys) = (self.query, self.key.seq);
         let group = query.heads / self.key.heads.max(1);
-        let each = queries_per_tile(ROWS, group);
+        let each = queries_per_tile(group);
         let rows = group * each.min(query.seq);
         let key_value = self.key.head_dim + self.value.head_dim;
         let at_once = match self.sinks {
@@ -76,6 +77,10 @@ impl Differentiable<'_> {
         }
         let to = [y, normalizers];
         match self.query.data {
+            Slice::F32(_) if self.is_undropped() => {
+                let [y, normalizers] = to.map(f32::of_slice_mut);
+                self.attend(cpu, y, normalizers);
+            }
             Slice::F32(_) => typed::<f32>(self, cpu, to),
             Slice::F64(_) => typed::<f64>(self, cpu, to),
             Slice::F16(_) | Slice::Bf16(_) => {
@@ -144,7 +149,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         if y.is_empty() || value.seq == 0 {
             return y.fill(T::ZERO);
         }
-        let each = self.queries_at_once();
+        let each = self.queries_per_tile();
         let n_tiles = query.seq.div_ceil(each);
         let normalizers = (!normalizers.is_empty()).then(|| Shared::new(normalizers));
         let to = Shared::new(y);

@@ -49,7 +49,7 @@ pub(crate) enum Normalizers<'a, T> {
     Unused,
     /// Each part's normalizers are written. The parts' results are joined by them.
     Written(&'a mut [Normalizer<T>]),
-    /// The longer rows' normalizers are read, so that the parts of a row add up to one.
+    /// The longer rows' normalizers are read, so that the parts of a row add up to one. These rows have no sinks.
     Read(&'a [Normalizer<T>]),
 }
 
@@ -205,23 +205,28 @@ struct BackwardTask<'a, T: Element> {
 impl<T: Element> LevelTask for BackwardTask<'_, T> {
     #[inline(always)]
     fn compute<L: Level>(mut self, _: L) {
-        let mut probabilities = vec![T::Acc::ZERO; self.width];
-        let mut cotangents = vec![T::Acc::ZERO; self.width];
         let rows = self
             .y
             .chunks_exact(self.width)
             .zip(self.dy.chunks_exact(self.width));
         let rows = rows.zip(self.dx.chunks_exact_mut(self.width));
+        // A copy only where elements are read more than once.
+        let n = match self.means {
+            Means::Given(_) => 0,
+            Means::Computed { .. } => self.width,
+        };
+        let mut probabilities = vec![T::Acc::ZERO; n];
+        let mut cotangents = vec![T::Acc::ZERO; n];
         for (row, ((y, dy), dx)) in rows.enumerate() {
-            let read = probabilities.iter_mut().zip(&mut cotangents);
-            for ((probability, cotangent), (y, dy)) in read.zip(y.iter().zip(dy)) {
-                let (y, dy) = (y.widen(), dy.widen());
-                *probability = y;
-                *cotangent = if y == T::Acc::ZERO { y } else { dy };
-            }
             let (mean, left) = match &mut self.means {
                 Means::Given(means) => (means[row], T::Acc::ZERO),
                 Means::Computed { sinks } => {
+                    let read = probabilities.iter_mut().zip(&mut cotangents);
+                    for ((probability, cotangent), (y, dy)) in read.zip(y.iter().zip(dy)) {
+                        let (y, dy) = (y.widen(), dy.widen());
+                        *probability = y;
+                        *cotangent = if y == T::Acc::ZERO { y } else { dy };
+                    }
                     let mean = sum_pairs(&probabilities, &cotangents, |y, dy| y * dy);
                     let mut left = sum_pairs(&probabilities, &cotangents, |y, dy| y * (dy - mean));
                     if let Some(sinks) = sinks {
@@ -232,7 +237,8 @@ impl<T: Element> LevelTask for BackwardTask<'_, T> {
                     (mean, left)
                 }
             };
-            for (dx, (&y, &dy)) in dx.iter_mut().zip(probabilities.iter().zip(&cotangents)) {
+            for (dx, (y, dy)) in dx.iter_mut().zip(y.iter().zip(dy)) {
+                let (y, dy) = (y.widen(), dy.widen());
                 let slope = y * ((dy - mean) - left);
                 *dx = T::narrow(if y == T::Acc::ZERO { y } else { slope });
             }
@@ -251,6 +257,14 @@ fn row<T: Element>(
     let unseen = T::Acc::of(f64::NEG_INFINITY);
     let end = seen.range.end.min(x.len());
     let start = seen.range.start.min(end);
+    if let Some(known) = known {
+        let divisor = divisor(known.total);
+        for (y, x) in y[start..end].iter_mut().zip(&x[start..end]) {
+            *y = T::narrow((x.widen() - known.largest).exp() / divisor);
+        }
+        hide(y, start..end, seen.keep);
+        return known;
+    }
     // The sums start at a lane boundary within the whole row.
     let first = start - start % LANES;
     scratch[first..start].fill(unseen);
@@ -268,10 +282,7 @@ fn row<T: Element>(
         }
     }
 
-    let mut largest = match known {
-        Some(known) => known.largest,
-        None => max(&scratch[first..end]),
-    };
+    let mut largest = max(&scratch[first..end]);
     if let Some(sink) = &sink {
         largest = largest.at_least(sink.widen());
     }
@@ -290,32 +301,37 @@ fn row<T: Element>(
     if let Some(e) = sink_weight {
         total += e;
     }
-    if let Some(known) = known {
-        total = known.total;
-    }
-    let divisor = if total == T::Acc::ZERO {
-        T::Acc::of(1.0)
-    } else {
-        total
-    };
+    let divisor = divisor(total);
     if let (Some(sink), Some(e)) = (sink, sink_weight) {
         *sink = T::narrow(e / divisor);
     }
 
-    y[..start].fill(T::ZERO);
-    y[end..].fill(T::ZERO);
     for (y, &e) in y[start..end].iter_mut().zip(&scratch[start..end]) {
         *y = T::narrow(e / divisor);
     }
-    if let Some(keep) = seen.keep {
-        // 0 / NaN is NaN: a visible NaN must not spread to hidden elements.
-        for (y, &keep) in y[start..end].iter_mut().zip(&keep[start..end]) {
-            *y = if keep == 0 { T::ZERO } else { *y };
-        }
-    }
+    hide(y, start..end, seen.keep);
     Normalizer {
         largest: shift,
         total,
+    }
+}
+
+/// Returns the divisor for a row's exponentials, whose sum is 0 if there are none.
+#[inline(always)]
+fn divisor<T: Real>(total: T) -> T {
+    if total == T::ZERO { T::of(1.0) } else { total }
+}
+
+/// Sets a row's hidden elements to 0.
+#[inline(always)]
+fn hide<T: Element>(y: &mut [T], shown: Range<usize>, keep: Option<&[u8]>) {
+    y[..shown.start].fill(T::ZERO);
+    y[shown.end..].fill(T::ZERO);
+    if let Some(keep) = keep {
+        // A visible NaN, which makes the divisor NaN, must not spread to hidden elements.
+        for (y, &keep) in y[shown.clone()].iter_mut().zip(&keep[shown]) {
+            *y = if keep == 0 { T::ZERO } else { *y };
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::tile::{BLOCK, LONG};
+use super::tile::BLOCK;
 use super::*;
 use crate::attention::{
     BiasLayout, ContentOf, Dropped, HeadRows, RelativeScores, RelativeTerm, ScoreBias,
@@ -180,16 +180,27 @@ fn cases() -> Vec<Case> {
             relative: 9,
             ..PLAIN
         },
-        // The tiles of a long sequence.
+        // Many tiles and blocks.
         Case {
             batch: 1,
-            seq: [LONG + 1; 2],
+            seq: [4 * BLOCK + 1; 2],
             heads: [1, 1],
             dims: [2, 1],
             window: Some(3),
             ..PLAIN
         },
     ]
+}
+
+impl Case {
+    /// Returns the same case on the route of calls without dropout whose keys and values have one width.
+    fn undropped(&self) -> Self {
+        Self {
+            dims: [self.dims[0]; 2],
+            dropout: false,
+            ..self.clone()
+        }
+    }
 }
 
 /// Query, key, value, bias and sinks, in this order, in rows with unused columns; then the position keys and the position queries.
@@ -427,7 +438,10 @@ impl Case {
 
 #[test]
 fn results_equal_sums_written_out() {
-    for case in cases() {
+    for case in cases()
+        .into_iter()
+        .flat_map(|case| [case.undropped(), case])
+    {
         let operands = case.operands();
         let found = case.forward(alone(), &operands);
         assert!(!found.is_empty());
@@ -504,17 +518,62 @@ fn neither_threads_nor_the_rest_of_the_batch_change_a_bit() {
     }
 }
 
+#[test]
+fn gradients_and_normalizers_in_f32_are_those_in_f64() {
+    let in_f32 = |x: &Vec<f64>| -> Vec<f32> { x.iter().map(|&x| x as f32).collect() };
+    for case in cases()
+        .into_iter()
+        .flat_map(|case| [case.undropped(), case])
+    {
+        let operands = case.operands();
+        let single: Operands<f32> = operands.each_ref().map(in_f32);
+        let dy = normal(case.forward(alone(), &operands).len(), 0.1, 1.0, 5);
+        let [_, expected_normalizers] = case.written(alone(), &operands);
+        let expected = case.backward(alone(), &operands, &dy);
+        for isa in crate::Isa::levels() {
+            let [_, normalizers] = case.written(on(isa, 2), &single);
+            assert_eq!(normalizers.len(), expected_normalizers.len());
+            let pairs = normalizers.as_chunks().0.iter();
+            for (&[largest, total], expected) in pairs.zip(expected_normalizers.as_chunks::<2>().0)
+            {
+                let found = f64::from(largest) + f64::from(total).ln();
+                let expected = expected[0] + expected[1].ln();
+                assert!(
+                    found == expected || (found - expected).abs() < 1e-5 * (1.0 + expected.abs()),
+                    "{case:?}: {found} {expected}"
+                );
+            }
+            let found = case.backward(on(isa, 2), &single, &in_f32(&dy));
+            for (of, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let largest = expected.iter().fold(0.0, |a: f64, x| a.max(x.abs()));
+                for (&found, expected) in found.iter().zip(expected) {
+                    let error = (f64::from(found) - expected).abs();
+                    assert!(
+                        error <= 2e-5 * largest,
+                        "{case:?} {of}: {found} {expected} of {largest}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// Otherwise a token would depend on whether a cache holds the tokens before it.
 #[test]
 fn a_query_has_the_same_bits_in_any_tile() {
-    let n = LONG + 10;
     let case = Case {
         batch: 1,
-        seq: [n, n],
+        seq: [4 * BLOCK + 10; 2],
         heads: [2, 1],
         window: CAUSAL,
         ..PLAIN
     };
+    same_bits_in_any_tile(&case);
+    same_bits_in_any_tile(&case.undropped());
+}
+
+fn same_bits_in_any_tile(case: &Case) {
+    let n = case.seq[0];
     let single: Operands<f32> = case
         .operands()
         .map(|x| x.iter().map(|&x| x as f32).collect());

@@ -16,12 +16,6 @@ use crate::vectors::Stored;
 /// The rows in a tile, a query in one head each. More if more heads share a key/value head.
 pub(super) const ROWS: usize = 128;
 
-/// The rows in a forward tile of a long sequence.
-pub(super) const LONG_ROWS: usize = 256;
-
-/// The queries in a long sequence, at least.
-pub(super) const LONG: usize = 4096;
-
 /// The keys in a block: the scores of a tile for one block stay in the second-level cache. Blocks begin at multiples of
 /// this, so that a row's sums do not depend on the other rows in its tile.
 pub(super) const BLOCK: usize = 1024;
@@ -46,25 +40,15 @@ pub(super) struct TileMemory<'a, T> {
     pub rest: &'a mut [T],
 }
 
-/// Returns how many queries a tile with `rows` rows has, if `group` heads share a key head.
-pub(super) fn queries_per_tile(rows: usize, group: usize) -> usize {
-    (rows / group).max(1)
+/// Returns how many queries a tile has, if `group` heads share a key head.
+pub(super) fn queries_per_tile(group: usize) -> usize {
+    (ROWS / group).max(1)
 }
 
 impl<T: Plain + Recycled + Stored> Typed<'_, T> {
-    /// Returns how many queries a tile of the forward pass has. A tile reads all keys, so that long sequences take
-    /// larger ones.
-    pub(super) fn queries_at_once(&self) -> usize {
-        let rows = match self.of.query.seq {
-            ..LONG => ROWS,
-            _ => LONG_ROWS,
-        };
-        queries_per_tile(rows, self.group())
-    }
-
-    /// Returns how many queries a tile of the backward pass has.
+    /// Returns how many queries a tile has.
     pub(super) fn queries_per_tile(&self) -> usize {
-        queries_per_tile(ROWS, self.group())
+        queries_per_tile(self.group())
     }
 
     /// Returns a tile of `n` queries, or of fewer at the end.
