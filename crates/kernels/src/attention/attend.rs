@@ -54,7 +54,7 @@ pub fn attend(
     attend_with_normalizers(cpu, stored, (shape, scoring), query, key_value, out, None);
 }
 
-/// Computes [`attend`], and writes each query's normalizers if asked: for each head its largest score and the sum of its
+/// Computes [`attend`], and writes each query's normalizers if requested: for each head its largest score and the sum of its
 /// exponentials after that is subtracted, `[rows, n_heads, 2]`, both 0 for a query that sees no key.
 pub(super) fn attend_with_normalizers(
     cpu: Cpu,

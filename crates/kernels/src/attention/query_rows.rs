@@ -40,7 +40,7 @@ impl<'a> QueryRows<'a> {
         unsafe { self.out.piece(line, columns) }
     }
 
-    /// Writes a row's largest score and the sum of its exponentials, if they are asked for.
+    /// Writes a row's largest score and the sum of its exponentials, if they are requested.
     #[inline(always)]
     pub(crate) fn write_normalizer(&self, row: Row, normalizer: [f32; 2]) {
         if let Some(to) = self.normalizers {

@@ -3,9 +3,9 @@
 
 mod backward;
 mod key_sums;
+mod several_blocks;
 mod sums;
 mod tile;
-mod undropped;
 
 use crate::cpu::Cpu;
 use crate::memory::{Recycled, lend, scratch::scratch};
@@ -16,7 +16,8 @@ use crate::threads::{Shared, parallel};
 use crate::vectors::{Slice, SliceMut, Stored};
 
 use self::backward::TILES_PER_PART;
-use self::tile::{BLOCK, Tile, queries_per_tile};
+use self::several_blocks::Queries;
+use self::tile::{BLOCK, Tile, pieces, queries_per_tile};
 use super::head_rows::{multiply, rows};
 use super::{AttentionGradients, BiasLayout, Differentiable, RelativeProducts, Written};
 
@@ -67,22 +68,21 @@ impl Differentiable<'_> {
     /// # Panics
     /// If lengths or types do not match, or the type is a half type.
     pub fn forward(&self, cpu: Cpu, y: SliceMut, normalizers: SliceMut) {
-        fn typed<T: Plain + Recycled + Stored>(
-            of: &Differentiable,
-            cpu: Cpu,
-            [y, normalizers]: [SliceMut; 2],
-        ) {
-            let [y, normalizers] = [y, normalizers].map(T::of_slice_mut);
-            Typed::<T>::of(of).forward(cpu, y, normalizers);
-        }
         let to = [y, normalizers];
         match self.query.data {
-            Slice::F32(_) if self.is_undropped() => {
+            Slice::F32(_) => {
                 let [y, normalizers] = to.map(f32::of_slice_mut);
-                self.attend(cpu, y, normalizers);
+                let [several_blocks, one_block] = self.by_blocks();
+                let typed = Typed::<f32>::of(self);
+                typed.forward(cpu, &one_block, [&mut *y, &mut *normalizers]);
+                for queries in &several_blocks {
+                    self.attend(cpu, queries, y, normalizers);
+                }
             }
-            Slice::F32(_) => typed::<f32>(self, cpu, to),
-            Slice::F64(_) => typed::<f64>(self, cpu, to),
+            Slice::F64(_) => {
+                let all: Vec<Queries> = (0..self.batch).map(|i| (i, 0..self.query.seq)).collect();
+                Typed::<f64>::of(self).forward(cpu, &all, to.map(f64::of_slice_mut));
+            }
             Slice::F16(_) | Slice::Bf16(_) => {
                 panic!("differentiable attention does not support half types")
             }
@@ -142,32 +142,40 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         if work < PARALLEL_FROM { 1 } else { cpu.threads }
     }
 
-    fn forward(&self, cpu: Cpu, y: &mut [T], normalizers: &mut [T]) {
-        let (batch, query, value) = (self.of.batch, self.of.query, self.of.value);
-        assert_eq!(y.len(), batch * query.seq * query.heads * value.head_dim);
+    /// Computes some queries of some sequences. With relative embeddings these are whole sequences.
+    fn forward(&self, cpu: Cpu, queries: &[Queries], [y, normalizers]: [&mut [T]; 2]) {
+        let (query, value) = (self.of.query, self.of.value);
+        let n_rows = self.of.batch * query.seq * query.heads;
+        assert_eq!(y.len(), n_rows * value.head_dim);
         assert_eq!(normalizers.len(), self.of.n_normalizers());
         if y.is_empty() || value.seq == 0 {
             return y.fill(T::ZERO);
         }
         let each = self.queries_per_tile();
-        let n_tiles = query.seq.div_ceil(each);
         let normalizers = (!normalizers.is_empty()).then(|| Shared::new(normalizers));
         let to = Shared::new(y);
+        let tiles = queries.iter().map(|(sequence, queries)| {
+            // A causal sequence's last queries see the most keys, and take the longest. They come first.
+            let tiles = pieces(queries.clone(), each).rev();
+            (*sequence, tiles.collect::<Vec<_>>())
+        });
         // The tiles of a head share the products with relative embeddings.
-        let per_task = if self.of.relative.is_some() {
-            n_tiles
-        } else {
-            1
+        let tasks: Vec<(usize, Vec<_>)> = match self.of.relative {
+            Some(_) => tiles.collect(),
+            None => {
+                let alone = tiles.flat_map(|(sequence, tiles)| {
+                    tiles.into_iter().map(move |tile| (sequence, vec![tile]))
+                });
+                alone.collect()
+            }
         };
-        let n_tasks = batch * value.heads * n_tiles / per_task;
-        parallel::for_tasks(self.threads(cpu), n_tasks, |task| {
-            let first = task * per_task;
-            let head = first / n_tiles;
-            let at = (head / value.heads, head % value.heads);
+        let n_heads = value.heads;
+        parallel::for_tasks(self.threads(cpu), tasks.len() * n_heads, |task| {
+            let (sequence, tiles) = &tasks[task / n_heads];
+            let at = (*sequence, task % n_heads);
             let relative = self.relative(cpu, at);
-            for index in first % n_tiles..first % n_tiles + per_task {
-                // A causal sequence's last queries see the most keys, and take the longest. They come first.
-                let tile = self.tile(at, n_tiles - 1 - index, each);
+            for queries in tiles {
+                let tile = self.tile(at, queries.clone());
                 self.forward_tile(cpu, &tile, relative.as_ref(), (&to, normalizers.as_ref()));
             }
         });

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::key_sums::{InOrder, KeyGradients};
 use super::sums::{BiasGradient, HeadRelative, SharedGradients};
-use super::tile::Tile;
+use super::tile::{Tile, pieces};
 use super::{Differentiable, TILE, Typed, capped_slope, multiply, rows};
 use crate::attention::plan::smallest_range;
 use crate::attention::{AttentionGradients, HeadRows, TermGradients, Written};
@@ -153,8 +153,8 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
     ) -> KeyGradients<T> {
         let first = part * TILES_PER_PART;
         let each = self.queries_per_tile();
-        let tiles = first..(first + TILES_PER_PART).min(self.of.query.seq.div_ceil(each));
-        let tiles = tiles.map(|index| self.tile(at, index, each));
+        let end = ((first + TILES_PER_PART) * each).min(self.of.query.seq);
+        let tiles = pieces(first * each..end, each).map(|queries| self.tile(at, queries));
         let tiles = tiles.filter(|tile| !tile.keys.is_empty());
         let mut tiles: Vec<_> = tiles.map(|tile| self.open(tile, backward)).collect();
         let keys = smallest_range(tiles.iter().map(|of| of.tile.keys.clone()));

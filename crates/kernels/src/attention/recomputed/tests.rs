@@ -193,7 +193,8 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// Returns the same case on the route of calls without dropout whose keys and values have one width.
+    /// Returns the same case without dropout and with one width for keys and values, so that keys in several blocks take the
+    /// route of calls without a backward pass.
     fn undropped(&self) -> Self {
         Self {
             dims: [self.dims[0]; 2],

@@ -45,16 +45,24 @@ pub(super) fn queries_per_tile(group: usize) -> usize {
     (ROWS / group).max(1)
 }
 
+/// Divides a range into pieces of `each`, and the rest.
+pub(super) fn pieces(
+    all: Range<usize>,
+    each: usize,
+) -> impl DoubleEndedIterator<Item = Range<usize>> {
+    let starts = all.clone().step_by(each);
+    starts.map(move |start| start..(start + each).min(all.end))
+}
+
 impl<T: Plain + Recycled + Stored> Typed<'_, T> {
     /// Returns how many queries a tile has.
     pub(super) fn queries_per_tile(&self) -> usize {
         queries_per_tile(self.group())
     }
 
-    /// Returns a tile of `n` queries, or of fewer at the end.
-    pub(super) fn tile(&self, (sequence, head): (usize, usize), index: usize, n: usize) -> Tile {
+    /// Returns the tile of some queries.
+    pub(super) fn tile(&self, (sequence, head): (usize, usize), queries: Range<usize>) -> Tile {
         let of = self.of;
-        let queries = index * n..((index + 1) * n).min(of.query.seq);
         let mut keys = smallest_range(queries.clone().map(|query| (of.reach)(query)));
         keys.end = keys.end.min(of.key.seq);
         if let Some(keep) = self.keep(sequence) {
