@@ -20,7 +20,8 @@ use crate::{
 
 /// The process's memory besides the model: threads, the list of its tensors, mappings with whole large pages.
 const BESIDE: usize = 36 << 20;
-const STEPS: usize = 10;
+/// The limits that are tried between a few megabytes and the peak. Each takes a process or two of half a second.
+const STEPS: usize = 6;
 
 #[test]
 #[ignore = "run by the others"]
