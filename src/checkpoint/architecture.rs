@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::families::{self, TextSide, is_of_decoder};
 use crate::checkpoint::gguf;
+use crate::checkpoint::keys::attribute_names::spelled_as_own;
 use crate::checkpoint::plan::outside_blocks::{class_for, described, task_of};
 use crate::checkpoint::scheme::builtin::{Unknown, first_of_two, known};
 use crate::checkpoint::scheme::{Family, StackPart, StackSource};
@@ -335,7 +336,7 @@ fn family_of(
 
 /// Returns the table for a larger model's text, whose own model type the file says.
 fn family_of_text(side: &TextSide, json: &ConfigJson) -> Result<Family> {
-    let text_type = side.text_type_of(json)?;
+    let text_type = side.text_type_of(&spelled_as_own(json))?;
     let key = format!("{}.model_type", side.section());
     let refused = |reason| Err(json.error(&[&key], reason));
     match known(&text_type, None) {

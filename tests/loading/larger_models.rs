@@ -100,6 +100,53 @@ fn blips_output_layer_is_tied_by_its_text_alone() {
     }
 }
 
+/// Published files call the section `llm_config`, and have their own names for the parts that read sound and pictures.
+#[test]
+fn nemotrons_text_is_read_under_the_earlier_name_of_its_section() {
+    if !is_present("families") {
+        return;
+    }
+    let text = Checkpoint::open(weights("families/nemotron_h")).unwrap();
+    let expected = logits(&model(&text));
+    assert!(expected.is_some());
+    for (section, names) in [
+        (
+            "text_config",
+            [
+                "language_model.backbone.",
+                "multi_modal_projector.linear_1.weight",
+            ],
+        ),
+        (
+            "text_config",
+            ["language_model.model.", "audio_tower.weight"],
+        ),
+        ("llm_config", ["language_model.backbone.", "mlp1.1.weight"]),
+        (
+            "llm_config",
+            ["language_model.backbone.", "sound_encoder.encoder.weight"],
+        ),
+    ] {
+        let config = json!({
+            "model_type": "nemotron_h_omni", "architectures": ["NemotronH_Omni_Reasoning_V3"],
+            section: config_of("families/nemotron_h"),
+        });
+        let [prefix, beside] = names;
+        let rename = |name: &str| match name.strip_prefix("backbone.") {
+            Some(name) => vec![format!("{prefix}{name}")],
+            None => vec![format!("language_model.{name}"), beside.to_string()],
+        };
+        let (_folder, checkpoint) = renamed("families/nemotron_h", rename, &config);
+        assert_eq!(logits(&model(&checkpoint)), expected, "{section} {names:?}");
+    }
+    let wrong = json!({"model_type": "nemotron_h_omni", "llm_config": {"model_type": "nemotron_h", "hidden_size": "x"}});
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    fs::write(&path, wrong.to_string()).unwrap();
+    let error = Architecture::open(&path).unwrap_err().to_string();
+    assert!(error.contains("llm_config.hidden_size"), "{error}");
+}
+
 /// TrOCR's class has cross-attention whatever `add_cross_attention` says. BERT's class has it by this key.
 #[test]
 fn trocr_beside_an_encoder_attends_to_its_output() {

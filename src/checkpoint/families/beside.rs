@@ -3,7 +3,7 @@
 use super::prelude::*;
 
 /// Parts of these models beside the decoder.
-const OTHER_PARTS: [&str; 41] = [
+const OTHER_PARTS: [&str; 43] = [
     "*vision_tower.*",
     "*vision_model.*",
     "*vision_encoder.*",
@@ -14,6 +14,8 @@ const OTHER_PARTS: [&str; 41] = [
     "*image_tower.*",
     "*video_tower.*",
     "*audio_tower.*",
+    "sound_encoder.*",
+    "sound_projection.*",
     "*projector.*",
     "*connector.*",
     "*density_router.*",

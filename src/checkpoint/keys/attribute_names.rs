@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::checkpoint::config_json::ConfigJson;
+
 /// The model types of some classes, and pairs of an alias and the class's own key.
 type Aliases = (
     &'static [&'static str],
@@ -24,6 +26,7 @@ const ALL: &[Aliases] = &[
         &["lfm2_moe", "lfm2_vl"],
         &[("tie_embedding", "tie_word_embeddings")],
     ),
+    (&["nemotron_h_omni"], &[("llm_config", "text_config")]),
     (&["lfm3"], &[("rms_norm_eps", "norm_eps")]),
     (&["idefics_vision"], &[("hidden_size", "embed_dim")]),
     (
@@ -266,8 +269,15 @@ const ALL: &[Aliases] = &[
     ),
 ];
 
+/// Returns a file with the values of aliases under the class's own keys.
+pub(crate) fn spelled_as_own(json: &ConfigJson) -> ConfigJson {
+    let mut value = json.value().clone();
+    let renamed = value.as_object_mut().map(move_from_aliases);
+    json.with_value(value, renamed.unwrap_or_default())
+}
+
 /// Moves values from aliases to the classes' own keys, and returns each own key's spelling in the file.
-pub(crate) fn spelled_as_own(object: &mut Map<String, Value>) -> BTreeMap<String, String> {
+fn move_from_aliases(object: &mut Map<String, Value>) -> BTreeMap<String, String> {
     let mut renamed = BTreeMap::new();
     let model_type = object.get("model_type").and_then(Value::as_str);
     let is_named = |(types, _): &&Aliases| model_type.is_some_and(|name| types.contains(&name));

@@ -67,21 +67,18 @@ impl ConfigKeys {
     /// # Errors
     /// If it lacks the section.
     pub(crate) fn seen(&self, json: &ConfigJson) -> Result<ConfigJson> {
+        let whole = spelled_as_own(json);
         let inside = match &self.section {
-            None => json.with_value(json.value().clone(), BTreeMap::new()),
-            Some(section) => match json.value_at(section).filter(|value| value.is_object()) {
-                Some(found) => json.inside(section, self.inside(json, found)?),
-                None if self.or_whole => json.with_value(json.value().clone(), BTreeMap::new()),
+            None => whole,
+            Some(section) => match whole.value_at(section).filter(|value| value.is_object()) {
+                Some(found) => spelled_as_own(&whole.inside(section, self.inside(&whole, found)?)),
+                None if self.or_whole => whole,
                 None => return Err(json.error(&[section], "missing, expected an object")),
             },
         };
         let mut value = inside.value().clone();
-        let mut renamed = match value.as_object_mut() {
-            Some(object) => spelled_as_own(object),
-            None => BTreeMap::new(),
-        };
+        let mut renamed = BTreeMap::new();
         let mut class = self.class.values.clone();
-        let inside = inside.with_value(value.clone(), renamed.clone());
         if let Some(object) = value.as_object_mut() {
             for (key, path) in &self.renamed {
                 match inside.value_at(path) {
@@ -92,8 +89,7 @@ impl ConfigKeys {
                     Some(value) => class.insert(key.clone(), value.clone()),
                     None => class.remove(key),
                 };
-                let in_file = renamed.get(path).unwrap_or(path).clone();
-                renamed.insert(key.clone(), in_file);
+                renamed.insert(key.clone(), path.clone());
             }
             let class_default = |key: &String| Some((key.clone(), class.get(key)?.clone()));
             let sizes = self.class_sizes.iter().filter_map(class_default);
