@@ -25,10 +25,11 @@
 //! request.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::python_json;
 use crate::tensors::{INDEX, PICKLE, PICKLE_INDEX, SINGLE as WEIGHTS};
 use candle_blocks_base::setters;
 use candle_blocks_base::{Error, Result};
@@ -52,7 +53,7 @@ use remote::Remote;
 #[doc(hidden)]
 pub const CONFIG: &str = "config.json";
 /// Files beside the weights that change results; fetched if the repository has them.
-const EXTRAS: [&str; 16] = [
+const EXTRAS: [&str; 18] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -60,8 +61,10 @@ const EXTRAS: [&str; 16] = [
     "chat_template.jinja",
     "chat_template.json",
     "processor_config.json",
+    PREPROCESSOR,
     "generation_config.json",
     MODULES,
+    "router_config.json",
     "config_sentence_transformers.json",
     "hf_quant_config.json",
     "quantize_config.json",
@@ -95,8 +98,38 @@ fn is_extra(name: &str) -> bool {
     EXTRAS.contains(&name) || (is_of_sentences && !name.contains('/')) || is_template
 }
 
+/// How a model reads images or sound.
+const PREPROCESSOR: &str = "preprocessor_config.json";
+/// The letters of a model that reads sound. Other tokenizers have it in `tokenizer.json`.
+const LETTERS: &str = "vocab.json";
+
 /// Lists the modules of a sentence-transformers model, each in a folder of its own.
 const MODULES: &str = "modules.json";
+
+/// Returns the folder of the first module, which has the model: empty, or with a slash at its end.
+///
+/// # Errors
+/// If the file is malformed, or names a folder outside the repository.
+fn model_folder(modules: &Path) -> Result<String> {
+    #[derive(serde::Deserialize)]
+    struct Module {
+        path: String,
+    }
+    let malformed = |reason| Error::MalformedJson {
+        path: modules.to_path_buf(),
+        reason,
+    };
+    let text = std::fs::read(modules).map_err(|cause| Error::io(modules, "read", cause))?;
+    let modules: Vec<Module> = python_json::parsed(&text).map_err(malformed)?;
+    match modules.into_iter().next() {
+        Some(Module { path }) if path.is_empty() => Ok(path),
+        Some(Module { path }) if stays_inside(&path) => Ok(format!("{path}/")),
+        Some(Module { path }) => Err(malformed(format!(
+            "the first module is at {path:?}, outside the repository"
+        ))),
+        None => Err(malformed("it names no module".into())),
+    }
+}
 
 /// Returns whether a file may belong to such a module, like `1_Pooling/config.json`.
 fn is_of_module(name: &str) -> bool {

@@ -71,6 +71,81 @@ fn the_files_of_listed_modules_are_downloaded() -> Result<()> {
     Ok(())
 }
 
+/// The first module of a CLIP or of a static embedding lies in a folder, and nothing in the repository's own.
+#[test]
+fn a_model_in_the_folder_of_its_module_arrives() -> Result<()> {
+    let modules = |folder: &str| {
+        format!(r#"[{{"path": "{folder}", "type": "Any"}}, {{"path": "1_Pooling"}}]"#)
+    };
+    for (folder, wanted) in [
+        (
+            "0_CLIPModel",
+            &[
+                "config.json",
+                "preprocessor_config.json",
+                "tokenizer.json",
+                WEIGHTS,
+            ][..],
+        ),
+        ("0_StaticEmbedding", &["tokenizer.json", WEIGHTS]),
+    ] {
+        let mut files = Files::from([
+            ("modules.json".into(), modules(folder).into_bytes()),
+            ("1_Pooling/config.json".into(), b"{}".to_vec()),
+            ("README.md".into(), b"# Tiny".to_vec()),
+        ]);
+        for name in wanted.iter().chain(&["pytorch_model.bin", "notes.txt"]) {
+            let text = match *name {
+                WEIGHTS => safetensors("w", 3, 1000)?,
+                _ => b"{}".to_vec(),
+            };
+            files.insert(format!("{folder}/{name}"), text);
+        }
+        let setup = Setup::new(files.clone())?;
+        let missing = refusal(setup.offline().download())?;
+        assert!(missing.contains("offline"), "{missing}");
+        let own: Vec<String> = wanted
+            .iter()
+            .map(|name| format!("{folder}/{name}"))
+            .collect();
+        let own = own.iter().map(String::as_str);
+        let expected: Vec<&str> = ["modules.json", "1_Pooling/config.json"]
+            .into_iter()
+            .chain(own)
+            .collect();
+        let snapshot = setup.hub().download()?;
+        assert_eq!(contents(&snapshot)?, only(&files, &expected), "{folder}");
+        assert_eq!(setup.offline().download()?, snapshot);
+        std::fs::remove_file(snapshot.join(folder).join(WEIGHTS))?;
+        let missing = refusal(setup.offline().download())?;
+        assert!(
+            missing.contains(&format!("{folder}/{WEIGHTS}")),
+            "{missing}"
+        );
+    }
+    let setup = Setup::new(Files::from([(
+        "modules.json".into(),
+        modules("../a").into_bytes(),
+    )]))?;
+    let error = setup.hub().download().unwrap_err().to_string();
+    assert!(error.contains("outside the repository"), "{error}");
+    Ok(())
+}
+
+/// How images and sound are read, and a speech model's letters. Other models have theirs in `tokenizer.json`.
+#[test]
+fn what_images_and_sound_need_arrives() -> Result<()> {
+    let mut files = single()?;
+    files.insert("vocab.json".into(), b"{}".to_vec());
+    let usual = ["config.json", "tokenizer.json", WEIGHTS];
+    let fetched = |files: &Files| contents(&Setup::new(files.clone())?.hub().download()?);
+    assert_eq!(fetched(&files)?, only(&files, &usual[..]));
+    files.insert("preprocessor_config.json".into(), b"{}".to_vec());
+    let all = [&usual[..], &["vocab.json", "preprocessor_config.json"]].concat();
+    assert_eq!(fetched(&files)?, only(&files, &all));
+    Ok(())
+}
+
 #[test]
 fn every_shard_of_a_sharded_checkpoint_arrives() -> Result<()> {
     let files = sharded(SHARDS)?;

@@ -5,7 +5,9 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::{CHECKPOINTS, CONFIG, EXTRAS, WEIGHTS, Wanted, is_commit, whole};
+use super::{
+    CHECKPOINTS, CONFIG, EXTRAS, MODULES, WEIGHTS, Wanted, is_commit, model_folder, whole,
+};
 use crate::tensors as files;
 use crate::write::unfinished::TemporaryFile;
 use candle_blocks_base::Error;
@@ -37,20 +39,30 @@ impl Cache {
         match wanted {
             Some(file) => cached(&snapshot, file),
             None => {
-                cached(&snapshot, CONFIG)?;
                 let is_there = |name: &str| snapshot.join(name).exists();
-                let usual = { CHECKPOINTS.into_iter() }.find(|name| is_there(name));
-                let named = files::weights_of_config(&snapshot.join(CONFIG));
+                let folder = match !is_there(CONFIG) && is_there(MODULES) {
+                    true => model_folder(&cached(&snapshot, MODULES)?),
+                    false => Ok(String::new()),
+                };
+                let folder = folder.map_err(|error| error.to_string())?;
+                let inside = |name: &str| format!("{folder}{name}");
+                let named = match folder.is_empty() {
+                    true => files::weights_of_config(&cached(&snapshot, CONFIG)?),
+                    false => Ok(None),
+                };
                 let named = named.map_err(|error| error.to_string())?;
-                let weights = named.unwrap_or_else(|| usual.unwrap_or(WEIGHTS).to_string());
+                let usual = { CHECKPOINTS.into_iter() }.find(|name| is_there(&inside(name)));
+                let weights = named.unwrap_or_else(|| inside(usual.unwrap_or(WEIGHTS)));
                 let path = cached(&snapshot, &weights)?;
                 let shards = whole::shards(&path, &weights).map_err(|error| error.to_string())?;
                 for shard in shards {
                     cached(&snapshot, &shard)?;
                 }
-                for extra in EXTRAS {
-                    if snapshot.join(extra).exists() {
-                        cached(&snapshot, extra)?;
+                for extra in EXTRAS.into_iter().chain([CONFIG]) {
+                    for name in [extra.to_string(), inside(extra)] {
+                        if is_there(&name) {
+                            cached(&snapshot, &name)?;
+                        }
                     }
                 }
                 Ok(snapshot)

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use super::explain::{Failure, explain_cache, no_file};
 use super::http::Http;
 use super::{
-    CHECKPOINTS, CONFIG, Cache, Hub, HubEvent, INDEX, MODULES, PICKLE, WEIGHTS, Wanted, is_commit,
-    is_extra, is_of_module, preferred, stays_inside, whole,
+    CHECKPOINTS, CONFIG, Cache, Hub, HubEvent, INDEX, LETTERS, MODULES, PICKLE, PREPROCESSOR,
+    WEIGHTS, Wanted, is_commit, is_extra, is_of_module, model_folder, preferred, stays_inside,
+    whole,
 };
 use crate::python::native;
 use crate::tensors as files;
@@ -53,6 +54,11 @@ impl<'a> Remote<'a> {
 
     fn fetch_checkpoint(&self) -> candle_blocks_base::Result<PathBuf> {
         let holds = |file: &str| self.listing.contains_key(file);
+        let folder = match !holds(CONFIG) && holds(MODULES) {
+            true => model_folder(&self.fetch_file(MODULES)?)?,
+            false => String::new(),
+        };
+        let config = format!("{folder}{CONFIG}");
         let may_name = holds(CONFIG)
             && self
                 .listing
@@ -62,21 +68,27 @@ impl<'a> Remote<'a> {
             true => files::weights_of_config(&self.fetch_file(CONFIG)?)?,
             false => None,
         };
-        let usual = { CHECKPOINTS.into_iter() }.find(|name| holds(name));
-        let Some(weights) = named.or(usual.map(String::from)) else {
+        let mut usual = { CHECKPOINTS.iter() }.map(|name| format!("{folder}{name}"));
+        let Some(weights) = named.or_else(|| usual.find(|name| holds(name))) else {
             return Err(self.hub.error(self.other_weights()));
         };
-        if !holds(CONFIG) {
+        // A static embedding has none.
+        if holds(&config) {
+            self.fetch_file(&config)?;
+        } else if folder.is_empty() {
             return Err(self.hub.error(format!(
                 "{}; fetch the weights alone with `Hub::file` and name their family",
                 no_file(CONFIG, self.hub)
             )));
         }
         // Weights last: an interrupted download then lacks a file that every checkpoint needs.
-        self.fetch_file(CONFIG)?;
         let has_modules = holds(MODULES);
         let is_wanted = |name: &&String| {
-            let is_one = is_extra(name) || has_modules && is_of_module(name);
+            let is_beside =
+                |local: &str| is_extra(local) || local == LETTERS && holds(PREPROCESSOR);
+            let is_one = is_beside(name)
+                || name.strip_prefix(&folder).is_some_and(is_beside)
+                || has_modules && is_of_module(name);
             is_one && stays_inside(name) && !preferred(name).is_some_and(|other| holds(&other))
         };
         for extra in self.listing.keys().filter(is_wanted) {
