@@ -10,6 +10,7 @@ use crate::pictures::runs::ImageReader;
 use crate::pictures::{
     Backend, ImageClassifier, ImageEmbedder, ImageProcessor, ZeroShotImageClassifier,
 };
+use crate::text::sentence_files::model_folder;
 use crate::text::{FunctionToApply, ScoreFunction, WeightForm, without_effect};
 use crate::{Checkpoint, CheckpointOptions};
 
@@ -87,12 +88,14 @@ impl ImageOptions {
         Ok(ImageClassifier::new(model, reader, labels, scoring))
     }
 
-    /// Opens a model whose vectors are those of whole images.
+    /// Opens a model whose vectors are those of whole images. A folder of sentence-transformers' `CLIPModel` has it in a
+    /// subfolder.
     ///
     /// # Errors
     /// If the model reads no images, or a file is missing or malformed.
     pub fn embedder(self, path: impl AsRef<Path>) -> Result<ImageEmbedder> {
         self.refuse_function("vectors")?;
+        let path = model_folder(path.as_ref())?;
         let checkpoint = self.checkpoint.clone().whole().open(path)?;
         let loader = checkpoint.load(self.form.weights());
         let reader = self.reader(&checkpoint)?;
@@ -119,7 +122,7 @@ impl ImageOptions {
     /// If the checkpoint has no text tower beside one for images, or a file is missing or malformed.
     pub fn zero_shot_classifier(self, path: impl AsRef<Path>) -> Result<ZeroShotImageClassifier> {
         self.refuse_function("labels of the caller")?;
-        let path = path.as_ref();
+        let path = &model_folder(path.as_ref())?;
         let checkpoint = self.checkpoint.clone().whole().open(path)?;
         if checkpoint.second_stack()?.is_none() {
             return Err(Error::InvalidConfig(format!(

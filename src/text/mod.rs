@@ -14,7 +14,7 @@ use candle_blocks_templates as jinja;
 mod options;
 mod prompts;
 mod scoring;
-mod sentence_files;
+pub(crate) mod sentence_files;
 mod sentences;
 mod tasks;
 

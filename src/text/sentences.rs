@@ -13,8 +13,9 @@ use super::encoder::reading::TextInput;
 use super::encoder::{Encoder, host, no_masked_lm};
 use super::sentence_files::{PoolingBody, TokenFeatures};
 use super::{Pooling, TokenizedText};
+use crate::config::HeadTask;
 use crate::error::{Error, Result};
-use crate::model::ModelOutput;
+use crate::model::{Model, ModelOutput};
 use crate::text::sentences::stages::{Feature, ModuleStep, VectorMap, after, width_after};
 
 /// A model whose output becomes one vector for each text.
@@ -34,6 +35,8 @@ pub(super) struct Sentences {
 pub(super) enum VectorSource {
     /// The model's pooler.
     Pooler,
+    /// The model's projection.
+    Projection,
     /// A pooling of token vectors.
     Pooling(PoolingBody),
 }
@@ -67,6 +70,7 @@ impl Sentences {
                 })?;
                 width = pooler.output.as_ref().map_or(width, |output| output.n_out);
             }
+            VectorSource::Projection => width = projection_width(&encoder.model)?,
         }
         let width = width_after(&steps, width, result)?;
         Ok(Self {
@@ -98,7 +102,7 @@ impl Sentences {
     pub fn pooling(&self) -> Option<&PoolingBody> {
         match &self.source {
             VectorSource::Pooling(pooling) => Some(pooling),
-            VectorSource::Pooler => None,
+            VectorSource::Pooler | VectorSource::Projection => None,
         }
     }
 
@@ -121,7 +125,8 @@ impl Sentences {
     /// The errors of [`Encoder::encode`] and [`Encoder::run`].
     pub fn vectors(&self, texts: &[TextInput], prompt: &str) -> Result<Tensor> {
         let vectors = match &self.source {
-            VectorSource::Pooler => self.by_pooler(texts, prompt),
+            VectorSource::Pooler => self.of_texts(texts, prompt, |output| output.pooler_output),
+            VectorSource::Projection => self.of_texts(texts, prompt, |output| output.logits),
             VectorSource::Pooling(pooling) if pooling.poolings == [Pooling::EachToken] => {
                 return Err(Error::InvalidConfig(
                     "the pooling each_token gives a vector for each token; use `token_vectors`"
@@ -205,12 +210,18 @@ impl Sentences {
         })
     }
 
-    fn by_pooler(&self, texts: &[TextInput], prompt: &str) -> Result<Tensor> {
+    /// Returns an output of the model that is one vector for each text.
+    fn of_texts(
+        &self,
+        texts: &[TextInput],
+        prompt: &str,
+        select: impl Fn(ModelOutput) -> Option<Tensor>,
+    ) -> Result<Tensor> {
         let encoded = self.encoder.encode(texts, prompt)?;
         let mut rows: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];
         self.encoder.run(&encoded, |batch, output| {
-            let missing = || Error::InvalidConfig("the model has no pooler".into());
-            let pooled = output.pooler_output.ok_or_else(missing)?;
+            let missing = || Error::InvalidConfig("the model has no vector for a text".into());
+            let pooled = select(output).ok_or_else(missing)?;
             let (_, width) = pooled.dims2()?;
             for (row, &text) in host(&pooled)?.chunks_exact(width).zip(batch) {
                 rows[text] = row.to_vec();
@@ -273,4 +284,16 @@ fn of_tokens(pooling: &PoolingBody, output: &ModelOutput) -> Result<Vec<f32>> {
         hidden = stage.forward(&hidden)?;
     }
     host(&hidden)
+}
+
+/// Returns the width of a text tower's projection.
+fn projection_width(model: &Model) -> Result<usize> {
+    let head = model.config().head.as_ref();
+    let projection = head.filter(|head| head.task == HeadTask::Projection);
+    let output = projection.and_then(|head| head.readout.output.as_ref());
+    output.map(|output| output.n_out).ok_or_else(|| {
+        Error::InvalidConfig(
+            "sentence-transformers' files use get_text_features, but the checkpoint has no text tower with a projection".into(),
+        )
+    })
 }

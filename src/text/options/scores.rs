@@ -83,6 +83,7 @@ impl TextOptions {
                 (Head::NextToken { encoder, yes, no }, vec![label(0)])
             }
             ResultBody::Classifier
+            | ResultBody::Projection(_)
             | ResultBody::Pooling(_)
             | ResultBody::Static(..)
             | ResultBody::EachToken(_) => {

@@ -117,7 +117,10 @@ impl TextOptions {
             return Ok(vec![self.static_pipeline(embedding, steps)?]);
         }
         self.shorten(&mut reading);
-        let options = self.checkpoint.clone().encoder_of(ENCODERS);
+        let options = match &body {
+            ResultBody::Projection(_) => self.checkpoint.clone().whole(),
+            _ => self.checkpoint.clone().encoder_of(ENCODERS),
+        };
         let checkpoint = options.open(folder.model(path, &model))?;
         notes.extend(self.notes(&checkpoint));
         if let ResultBody::EachToken(each) = body {
@@ -139,6 +142,10 @@ impl TextOptions {
         }
         self.end_vectors(&mut steps)?;
         let model = match &source {
+            VectorSource::Projection if checkpoint.second_stack()?.is_some() => {
+                let towers = self.loader(&checkpoint).two_towers()?;
+                Ok(towers.text().clone())
+            }
             VectorSource::Pooling(pooling) if pooling.reads == TokenFeatures::Hidden => {
                 self.loader(&checkpoint).base_model()
             }
@@ -237,6 +244,9 @@ impl TextOptions {
             ResultBody::Pooling(pooling) => pooling,
             ResultBody::Pooler(steps) if self.pooling.is_empty() => {
                 return Ok((VectorSource::Pooler, steps));
+            }
+            ResultBody::Projection(steps) if self.pooling.is_empty() => {
+                return Ok((VectorSource::Projection, steps));
             }
             _ => PoolingBody::default(),
         };

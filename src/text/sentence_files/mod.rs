@@ -104,6 +104,8 @@ pub(super) enum ResultBody {
     Pooling(PoolingBody),
     /// The model's own pooler, and the modules after it.
     Pooler(Vec<ModuleStep>),
+    /// The projection of a text tower (CLIP), and the modules after it.
+    Projection(Vec<ModuleStep>),
     /// A table with a vector or a weight for each token, and the modules after it.
     Static(TableUse, Vec<ModuleStep>),
     /// A vector for each token.
@@ -148,6 +150,19 @@ impl RouteFiles {
             reading: TextReading::default(),
             body: ResultBody::Pooling(PoolingBody::default()),
         }
+    }
+}
+
+/// Returns the folder with the model: that of the first module, if sentence-transformers' files lie in a folder without a
+/// `config.json`.
+///
+/// # Errors
+/// If `modules.json` is malformed, or names no module.
+#[cfg(feature = "media")]
+pub(crate) fn model_folder(path: &Path) -> Result<PathBuf> {
+    match is_named(&path.join(MODULES)) && !path.join("config.json").exists() {
+        true => modules::first_folder(path),
+        false => Ok(path.to_path_buf()),
     }
 }
 
@@ -199,6 +214,7 @@ impl SentenceFiles {
             if let Some(last) = &settings.last_step
                 && let ResultBody::Pooling(PoolingBody { steps, .. })
                 | ResultBody::Pooler(steps)
+                | ResultBody::Projection(steps)
                 | ResultBody::Static(_, steps) = &mut route.body
             {
                 steps.push(ModuleStep::of_vectors(last.clone()));

@@ -1,6 +1,6 @@
 //! Reads `modules.json`: a model's modules, applied one after another.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -41,20 +41,9 @@ pub(super) fn open(
     kind: &Kind,
     notes: &mut Vec<String>,
 ) -> Result<(Vec<RouteFiles>, Roles)> {
-    let path = directory.join(MODULES);
-    let malformed = |reason: String| Error::MalformedJson {
-        path: path.clone(),
-        reason,
-    };
-    let text = read_limited(&path, MAX_BYTES, MODULES)?;
-    let modules: Vec<Module> = python_json::parsed(&text).map_err(malformed)?;
-    let entries = modules.iter().enumerate().map(|(i, module)| {
-        let key = format!("{i}.type");
-        Entry::new(directory, &module.path, &module.class, &path, &key)
-    });
-    let entries: Vec<Entry> = entries.collect::<Result<_>>()?;
+    let entries = entries(directory)?;
     let Some((first, others)) = entries.split_first() else {
-        return Err(refused(&path, "0", "missing, expected a Transformer"));
+        return Err(no_module(directory));
     };
     let routes = [Kind::SentenceTransformer, Kind::SparseEncoder].contains(kind);
     if !(routes && matches!(first.name(), Ok("Router" | "Asym"))) {
@@ -66,6 +55,39 @@ pub(super) fn open(
         route(entries, kind, notes)
     });
     Ok((all.collect::<Result<_>>()?, roles))
+}
+
+/// Returns the folder of the first module, which has the model.
+///
+/// # Errors
+/// If the file is malformed, or names no module.
+#[cfg(feature = "media")]
+pub(super) fn first_folder(directory: &Path) -> Result<PathBuf> {
+    let first = entries(directory)?.into_iter().next();
+    first.map_or_else(|| Err(no_module(directory)), |first| Ok(first.folder))
+}
+
+fn no_module(directory: &Path) -> Error {
+    refused(
+        &directory.join(MODULES),
+        "0",
+        "missing, expected a Transformer",
+    )
+}
+
+fn entries(directory: &Path) -> Result<Vec<Entry>> {
+    let path = directory.join(MODULES);
+    let malformed = |reason: String| Error::MalformedJson {
+        path: path.clone(),
+        reason,
+    };
+    let text = read_limited(&path, MAX_BYTES, MODULES)?;
+    let modules: Vec<Module> = python_json::parsed(&text).map_err(malformed)?;
+    let entries = modules.iter().enumerate().map(|(i, module)| {
+        let key = format!("{i}.type");
+        Entry::new(directory, &module.path, &module.class, &path, &key)
+    });
+    entries.collect()
 }
 
 /// Returns the computation that modules make one after another.
@@ -178,6 +200,11 @@ impl Walk {
         }
     }
 
+    /// Returns whether the model gives a vector for each text.
+    fn gives_vectors(&self) -> bool {
+        matches!(self.output, ModuleOutput::Pooled | ModuleOutput::Projected)
+    }
+
     /// Returns whether this feature is available to the next module.
     fn has(&self, feature: Feature) -> bool {
         let is_written = |step: &ModuleStep| step.to == feature;
@@ -185,9 +212,7 @@ impl Walk {
             Feature::Tokens => {
                 matches!(self.output, ModuleOutput::Tokens | ModuleOutput::Words)
             }
-            Feature::Vectors => {
-                self.output == ModuleOutput::Pooled || !self.pooling.poolings.is_empty()
-            }
+            Feature::Vectors => self.gives_vectors() || !self.pooling.poolings.is_empty(),
             Feature::Scores => {
                 self.output == ModuleOutput::Scores
                     || self.yes_no.is_some()
@@ -281,13 +306,9 @@ impl Walk {
             (from, to) if from == Feature::Tokens || to == Feature::Tokens => Err(Refusal::Module(
                 format!("converts \"{from}\" to \"{to}\", which is not supported here"),
             )),
-            (Feature::Scores, _)
-                if !self.has(Feature::Tokens) && self.output != ModuleOutput::Pooled =>
-            {
-                Err(Refusal::Module(
-                    "after a classifier is not supported".into(),
-                ))
-            }
+            (Feature::Scores, _) if !self.has(Feature::Tokens) && !self.gives_vectors() => Err(
+                Refusal::Module("after a classifier is not supported".into()),
+            ),
             _ => {
                 self.pooling.steps.push(step);
                 Ok(())
@@ -337,6 +358,7 @@ impl Walk {
             (ModuleOutput::Scores, _) => ResultBody::Classifier,
             (_, Some((yes, no))) => ResultBody::NextToken { yes, no },
             (ModuleOutput::Pooled, _) => ResultBody::Pooler(self.pooling.steps),
+            (ModuleOutput::Projected, _) => ResultBody::Projection(self.pooling.steps),
             _ => ResultBody::Pooling(self.pooling),
         })
     }

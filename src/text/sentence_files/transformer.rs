@@ -84,6 +84,8 @@ pub(super) enum ModuleOutput {
     Tokens,
     /// The pooler's output, one vector for each text.
     Pooled,
+    /// A text tower's vector in the space that it shares with images.
+    Projected,
     /// A classifier's logits.
     Scores,
     /// The next token's logits.
@@ -92,11 +94,15 @@ pub(super) enum ModuleOutput {
     Words,
 }
 
+/// The task of a `CLIPModel`, whose file names none: transformers' `get_text_features` makes the vectors.
+const TEXT_FEATURES: &str = "text features";
+
 /// The task of a class whose file names none; `None` for a class that is not supported.
 pub(super) fn task_of(class: &str) -> Option<&'static str> {
     match class {
         "Transformer" => Some("feature-extraction"),
         "MLMTransformer" => Some("fill-mask"), // before version 5.4
+        "CLIPModel" => Some(TEXT_FEATURES),    // as well
         _ => None,
     }
 }
@@ -209,10 +215,12 @@ fn output(
 ) -> Result<(ModuleOutput, Option<ChatReading>)> {
     const TASK: &str = "transformer_task";
     const CONFIG: &str = "modality_config";
+    const GET_TEXT_FEATURES: &str = "get_text_features";
     let task = json.text(&[TASK])?;
     let task = task.as_deref().unwrap_or(default);
     let by_task = match (task, kind) {
         ("feature-extraction", _) => ModuleOutput::Tokens,
+        (TEXT_FEATURES, Kind::SentenceTransformer) => ModuleOutput::Projected,
         ("fill-mask", Kind::SentenceTransformer | Kind::SparseEncoder) => ModuleOutput::Words,
         ("sequence-classification", Kind::CrossEncoder) => ModuleOutput::Scores,
         ("text-generation", Kind::CrossEncoder) => ModuleOutput::NextToken,
@@ -253,7 +261,8 @@ fn output(
             return Err(json.error(&[CONFIG], reason));
         }
     };
-    modality.only("method", &["forward".into()])?;
+    modality.only("method", &["forward".into(), GET_TEXT_FEATURES.into()])?;
+    let projects = modality.text(&["method"])?.as_deref() == Some(GET_TEXT_FEATURES);
     let name = match modality.at("method_output_name") {
         Some(Value::Array(names)) if names.len() == 1 => names[0].as_str(),
         Some(Value::String(name)) => Some(name.as_str()),
@@ -261,6 +270,11 @@ fn output(
     };
     let module_output = module_output.unwrap_or_default();
     let output = match (task, name, module_output.as_str()) {
+        (TEXT_FEATURES | "feature-extraction", Some("pooler_output"), "sentence_embedding")
+            if projects =>
+        {
+            ModuleOutput::Projected
+        }
         ("feature-extraction", Some("last_hidden_state"), "token_embeddings") => {
             ModuleOutput::Tokens
         }
