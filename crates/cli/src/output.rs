@@ -6,7 +6,8 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use candle_blocks::Checkpoint;
+use candle_blocks::checkpoint::write::write_whole;
+use candle_blocks::{Checkpoint, Error};
 
 use crate::progress;
 
@@ -16,6 +17,14 @@ use candle_blocks_base::escape::is_hidden;
 /// Prints `text`; a closed pipe is not an error.
 pub fn print(text: &str) -> anyhow::Result<()> {
     print_bytes(text.as_bytes())
+}
+
+/// Writes a whole file, or nothing.
+pub fn write_text(path: &Path, text: &str) -> anyhow::Result<()> {
+    Ok(write_whole(path, |out: &mut dyn Write| {
+        let written = out.write_all(text.as_bytes());
+        written.map_err(|cause| Error::io(path, "write", cause))
+    })?)
 }
 
 /// Prints bytes like [`print`].

@@ -4,10 +4,8 @@ use std::fmt::{Display, Write as _};
 use std::path::Path;
 
 use anyhow::Result;
-use candle_blocks::Error;
-use candle_blocks::checkpoint::write::write_whole;
 
-use crate::output::Escaped;
+use crate::output::{Escaped, write_text};
 
 const STYLE: &str =
     "body { font: 15px/1.5 system-ui, sans-serif; margin: 2em; color: #222; background: #fff }
@@ -102,14 +100,7 @@ impl Page {
     /// Writes the whole page, or nothing.
     pub fn write(mut self, path: &Path) -> Result<()> {
         self.0.push_str("</html>\n");
-        let failed = |cause| Error::Io {
-            path: path.to_path_buf(),
-            action: "write",
-            cause,
-        };
-        Ok(write_whole(path, |out: &mut dyn std::io::Write| {
-            out.write_all(self.0.as_bytes()).map_err(failed)
-        })?)
+        write_text(path, &self.0)
     }
 }
 

@@ -391,11 +391,7 @@ impl<T: Serialize> TextResults<T> {
         path: &Path,
         format: OutputFormat,
     ) -> candle_blocks::Result<()> {
-        let failed = |cause| Error::Io {
-            path: path.to_path_buf(),
-            action: "write",
-            cause,
-        };
+        let failed = |cause| Error::io(path, "write", cause);
         if format == OutputFormat::Npy
             && let [(name, tensor), ..] = self.tensors.as_slice()
         {

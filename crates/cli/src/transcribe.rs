@@ -1,13 +1,10 @@
 //! `candle-blocks transcribe`: transcripts for audio files.
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use candle_blocks::Error;
-use candle_blocks::checkpoint::write::write_whole;
 use candle_blocks::generate::SpeechTask;
 use candle_blocks::speech::{Audio, PromptCondition, SpeechOptions, TimestampKind, Transcript};
 use clap::builder::TypedValueParser;
@@ -256,14 +253,7 @@ pub fn transcribe(args: &Args) -> Result<CommandOutcome> {
             CommandOutcome::Interrupted => output::partial(output),
             _ => output.clone(),
         };
-        write_whole(path, |out: &mut dyn Write| {
-            out.write_all(written.concat().as_bytes())
-                .map_err(|cause| Error::Io {
-                    path: path.clone(),
-                    action: "write",
-                    cause,
-                })
-        })?;
+        output::write_text(path, &written.concat())?;
     }
     Ok(outcome)
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 
 use crate::conversation::{folder, generate};
-use crate::scratch::{Answer, program};
+use crate::scratch::{answer_to, program};
 
 fn chat(folder: &std::path::Path, arguments: &[&str]) -> Command {
     let mut command = program();
@@ -16,23 +16,6 @@ fn chat(folder: &std::path::Path, arguments: &[&str]) -> Command {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     command.stderr(Stdio::piped());
     command
-}
-
-/// Returns what a command says when it reads these lines.
-fn said(command: &mut Command, lines: &str) -> Answer {
-    let mut child = command.spawn().unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(lines.as_bytes())
-        .unwrap();
-    let output = child.wait_with_output().unwrap();
-    Answer {
-        status: output.status.code(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
 }
 
 #[test]
@@ -54,15 +37,15 @@ fn each_answer_is_that_of_generate_on_the_messages_so_far() {
     assert_ne!(first, second);
 
     let mut command = chat(folder.path(), &["--system", "Brief."]);
-    let all = said(
-        command.args(options),
+    let all = answer_to(
         "Hi\n\nAnd?\n/reset\n Hi \n/exit\nAnd?\n",
+        command.args(options),
     );
     all.assert_status(0);
     assert_eq!(all.stdout, format!("{first}{second}{first}"));
-    let without_end = said(
-        chat(folder.path(), &["--system", "Brief."]).args(options),
+    let without_end = answer_to(
         "Hi",
+        chat(folder.path(), &["--system", "Brief."]).args(options),
     );
     assert_eq!(without_end.stdout, first);
 }
@@ -71,13 +54,13 @@ fn each_answer_is_that_of_generate_on_the_messages_so_far() {
 fn several_answers_and_a_broken_template_are_refused() {
     let Some(folder) = folder() else { return };
     let several = ["--num-beams", "2", "--num-return-sequences", "2"];
-    said(&mut chat(folder.path(), &several), "").assert_refused(&["--num-return-sequences"]);
+    answer_to("", &mut chat(folder.path(), &several)).assert_refused(&["--num-return-sequences"]);
     fs::write(
         folder.path().join("chat_template.jinja"),
         "{{ raise_exception('no users') }}",
     )
     .unwrap();
-    said(&mut chat(folder.path(), &[]), "Hi\n").assert_refused(&["no users"]);
+    answer_to("Hi\n", &mut chat(folder.path(), &[])).assert_refused(&["no users"]);
 }
 
 #[cfg(unix)]

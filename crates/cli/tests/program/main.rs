@@ -14,8 +14,6 @@ mod message;
 mod numbers;
 #[path = "../../../../tests/shared/said.rs"]
 mod said;
-#[path = "../../../../tests/shared/scratch.rs"]
-mod scratch;
 #[cfg(feature = "media")]
 #[path = "../../../../tests/shared/sounds.rs"]
 mod sounds;
@@ -55,6 +53,7 @@ mod pages;
 mod quantize;
 mod refused;
 mod run;
+mod scratch;
 mod speech;
 mod standard_input;
 mod tasks;

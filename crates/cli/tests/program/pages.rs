@@ -1,6 +1,8 @@
 //! The pages that `verify` and `inspect` write: every tensor is in them, and what fails can be seen.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use candle_blocks::Checkpoint;
 use candle_blocks::candle_core::{Device, safetensors};
@@ -8,6 +10,16 @@ use candle_blocks::candle_core::{Device, safetensors};
 use crate::said::assert_says;
 use crate::scratch::{answer, program};
 use crate::weights::weights;
+
+/// The command that verifies a model and writes a page.
+fn verify_to(page: &Path, fixture: &Path) -> Command {
+    let mut command = program();
+    let model = weights("tiny-bert");
+    command.arg("verify").arg("--model").arg(model);
+    command.arg("--fixture").arg(fixture);
+    command.arg("--html").arg(page);
+    command
+}
 
 /// Returns the tags in a page that are not closed in their order. `meta` has no end.
 fn unclosed(page: &str) -> Vec<String> {
@@ -34,18 +46,8 @@ fn a_page_of_errors_has_a_cell_for_each_tensor_and_marks_those_that_fail() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html");
     let fixture = weights("tiny-bert/fixture.safetensors");
-    let verify = |fixture: &std::path::Path, status: i32| -> String {
-        let mut command = program();
-        command
-            .arg("verify")
-            .arg("--model")
-            .arg(weights("tiny-bert"));
-        command
-            .arg("--fixture")
-            .arg(fixture)
-            .arg("--html")
-            .arg(&page);
-        let said = answer(command.arg("--json"));
+    let verify = |fixture: &Path, status: i32| -> String {
+        let said = answer(verify_to(&page, fixture).arg("--json"));
         said.assert_status(status);
         let html = fs::read_to_string(&page).unwrap();
         assert_eq!(unclosed(&html), Vec::<String>::new());
@@ -88,17 +90,7 @@ fn a_page_of_errors_has_a_cell_for_each_tensor_and_marks_those_that_fail() {
         &["The first tensor beyond its tolerance is layers.1.output"],
     );
 
-    let mut command = program();
-    command
-        .arg("verify")
-        .arg("--model")
-        .arg(weights("tiny-bert"));
-    command
-        .arg("--fixture")
-        .arg(&wrong)
-        .arg("--html")
-        .arg(&wrong);
-    answer(&mut command).assert_refused(&["--html is a file that the run reads"]);
+    answer(&mut verify_to(&wrong, &wrong)).assert_refused(&["--html is a file that the run reads"]);
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::Write,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output, Stdio},
 };
 
 use candle_blocks::{
@@ -175,7 +176,20 @@ pub fn program() -> Command {
 }
 
 pub fn answer(command: &mut Command) -> Answer {
-    let output = command.output().unwrap();
+    said(command.output().unwrap())
+}
+
+/// Returns what a command says when it reads these lines.
+pub fn answer_to(lines: &str, command: &mut Command) -> Answer {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(lines.as_bytes()).unwrap();
+    drop(input);
+    said(child.wait_with_output().unwrap())
+}
+
+fn said(output: Output) -> Answer {
     Answer {
         status: output.status.code(),
         stdout: String::from_utf8(output.stdout).unwrap(),

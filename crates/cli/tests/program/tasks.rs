@@ -2,14 +2,12 @@
 //! have them, and refusals.
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::Stdio;
 
 use serde_json::{Value, json};
 
 use crate::said::assert_says;
-use crate::scratch::{Answer, program};
+use crate::scratch::{Answer, answer_to, program};
 use crate::texts::Folder;
 use crate::weights::{is_present, weights};
 
@@ -130,21 +128,10 @@ fn masks_are_filled_from_a_pipe() {
         .arg("fill")
         .arg("--model")
         .arg(model("fill-uncased"));
-    command
-        .args(["--top-k", "3"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(lines.as_bytes())
-        .unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success());
-    let found = String::from_utf8(output.stdout).unwrap();
-    let found = found
+    let said = answer_to(&lines, command.args(["--top-k", "3"]));
+    said.assert_status(0);
+    let found = said
+        .stdout
         .lines()
         .map(|line| rounded(&serde_json::from_str(line).unwrap()));
     let expected = expected

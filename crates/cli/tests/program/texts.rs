@@ -1,16 +1,14 @@
 //! `candle-blocks embed` and `candle-blocks classify`: the files they write, and what they refuse.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use candle_blocks::text::{Pooling, TextClassifier, TextEmbedder, TextOptions, VectorPrecision};
 use serde_json::Value;
 
 use crate::{
     said::assert_says,
-    scratch::{Answer, answer, load, program},
+    scratch::{Answer, answer, answer_to, load, program},
     weights::weights,
 };
 
@@ -202,12 +200,8 @@ fn standard_input_and_a_prompt_by_name_are_taken() {
         "query",
         "--output",
     ]);
-    command
-        .arg(folder.path("v.safetensors"))
-        .stdin(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"boats\n").unwrap();
-    assert!(child.wait().unwrap().success());
+    let said = answer_to("boats\n", command.arg(folder.path("v.safetensors")));
+    said.assert_status(0);
     assert_eq!(
         load(&folder.path("v.safetensors"))["embeddings"]
             .to_vec2::<f32>()
