@@ -129,7 +129,8 @@ fn nemotrons_text_is_read_under_the_earlier_name_of_its_section() {
     ] {
         let config = json!({
             "model_type": "nemotron_h_omni", "architectures": ["NemotronH_Omni_Reasoning_V3"],
-            section: config_of("families/nemotron_h"),
+            section: config_of("families/nemotron_h"), "vision_config": {"model_type": "radio"},
+            "sound_config": {"model_type": "parakeet"}, "img_context_token_id": 18, "video_pruning_rate": 0.5,
         });
         let [prefix, beside] = names;
         let rename = |name: &str| match name.strip_prefix("backbone.") {
@@ -137,6 +138,7 @@ fn nemotrons_text_is_read_under_the_earlier_name_of_its_section() {
             None => vec![format!("language_model.{name}"), beside.to_string()],
         };
         let (_folder, checkpoint) = renamed("families/nemotron_h", rename, &config);
+        assert_eq!(checkpoint.report().unread_keys, Vec::<String>::new());
         assert_eq!(logits(&model(&checkpoint)), expected, "{section} {names:?}");
     }
     let wrong = json!({"model_type": "nemotron_h_omni", "llm_config": {"model_type": "nemotron_h", "hidden_size": "x"}});

@@ -27,6 +27,7 @@ const CLASSES: &[(&str, HeadTask)] = &[
     ("Pix2StructTextModel", HeadTask::CausalLm),
     ("EncoderDecoderModel", HeadTask::CausalLm),
     ("DoubleHeadsModel", HeadTask::CausalLm),
+    ("NemotronH_Omni_Reasoning_V3", HeadTask::CausalLm),
     ("ChatGLMModel", HeadTask::CausalLm), // named in the files of ChatGLMForConditionalGeneration
     ("ForMaskedLM", HeadTask::MaskedLm),
     ("ElectraForPreTraining", HeadTask::ReplacedTokens),
