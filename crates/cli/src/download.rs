@@ -10,11 +10,22 @@ use crate::output::{self, Escaped};
 
 /// Downloads a repository and returns the directory of its snapshot.
 pub fn download(repo: &str, revision: &str) -> Result<PathBuf> {
+    Ok(hub(repo, revision)?.download()?)
+}
+
+/// Downloads one more file of a repository into its snapshot.
+pub fn file(repo: &str, revision: &str, name: &str) -> Result<()> {
+    hub(repo, revision)?.file(name)?;
+    Ok(())
+}
+
+/// Returns a repository that reports its progress.
+fn hub(repo: &str, revision: &str) -> Result<Hub> {
     let style = ProgressStyle::with_template(
         "{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
     )?;
     let current: Mutex<Option<(String, ProgressBar)>> = Mutex::new(None);
-    let hub = Hub::new(repo)
+    Ok(Hub::new(repo)
         .revision(revision)
         .progress(move |event| match event {
             HubEvent::Progress {
@@ -43,6 +54,5 @@ pub fn download(repo: &str, revision: &str) -> Result<PathBuf> {
                 ));
             }
             _ => {}
-        });
-    Ok(hub.download()?)
+        }))
 }

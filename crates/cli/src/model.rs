@@ -52,6 +52,14 @@ impl ModelArgs {
         self.source.path(self.model.as_ref(), "--model PATH")
     }
 
+    /// Downloads one more file of a repository on the Hub, if the checkpoint is from there.
+    pub fn fetch(&self, name: &str) -> Result<()> {
+        match &self.source.hub {
+            Some(repo) => download::file(repo, &self.source.revision, name),
+            None => Ok(()),
+        }
+    }
+
     /// Prints a note about files beside a GGUF file that are not read.
     pub fn note_beside(checkpoint: &Checkpoint) -> Result<()> {
         let ignored = checkpoint.ignored_beside()?;

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
+use candle_blocks::config::OwnConfig;
 use candle_blocks::generate::SpeechTask;
 use candle_blocks::speech::{Audio, PromptCondition, SpeechOptions, TimestampKind, Transcript};
+use candle_blocks::{Architecture, BlockConfig};
 use clap::builder::TypedValueParser;
 
 use crate::model::{ComputeArgs, Form, ModelArgs, names};
@@ -194,6 +196,12 @@ fn time(seconds: f64, mark: char) -> String {
 
 pub fn transcribe(args: &Args) -> Result<CommandOutcome> {
     let path = args.model.path()?;
+    if let Some(language) = &args.language
+        && has_language_adapters(&path)
+    {
+        args.model
+            .fetch(&format!("adapter.{language}.safetensors"))?;
+    }
     let format = Format::of(args.output.as_deref())?;
     if let Some(output) = &args.output {
         output::check("--output", output, |existing| {
@@ -256,6 +264,13 @@ pub fn transcribe(args: &Args) -> Result<CommandOutcome> {
         output::write_text(path, &written.concat())?;
     }
     Ok(outcome)
+}
+
+/// Returns whether a model has adapters for languages, each in a file beside the weights. A download leaves them out.
+fn has_language_adapters(path: &Path) -> bool {
+    let architecture = Architecture::open(path.join("config.json"));
+    let adapts = |block: &BlockConfig| matches!(block.own, OwnConfig::Adapter { .. });
+    architecture.is_ok_and(|of| of.config.blocks.iter().any(adapts))
 }
 
 /// Reads a file, or standard input.

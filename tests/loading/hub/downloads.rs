@@ -134,7 +134,7 @@ fn a_model_in_the_folder_of_its_module_arrives() -> Result<()> {
 
 /// How images and sound are read, and a speech model's letters. Other models have theirs in `tokenizer.json`.
 #[test]
-fn what_images_and_sound_need_arrives() -> Result<()> {
+fn preprocessors_and_the_letters_beside_them_arrive() -> Result<()> {
     let mut files = single()?;
     files.insert("vocab.json".into(), b"{}".to_vec());
     let usual = ["config.json", "tokenizer.json", WEIGHTS];

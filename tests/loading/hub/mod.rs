@@ -3,5 +3,6 @@
 mod cache;
 mod downloads;
 mod hostile;
+#[path = "../../shared/hub_server.rs"]
 mod server;
 mod setup;

@@ -6,6 +6,9 @@ mod all;
 mod committed;
 #[path = "../../../../tests/shared/device.rs"]
 mod device;
+#[cfg(feature = "media")]
+#[path = "../../../../tests/shared/hub_server.rs"]
+mod hub_server;
 #[path = "../../../../tests/shared/levels.rs"]
 mod levels;
 #[path = "../../../../tests/shared/message.rs"]

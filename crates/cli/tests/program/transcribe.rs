@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::hub_server::{Files, Repo, Server};
 use crate::scratch::{Answer, answer, program};
 use crate::sounds::samples;
 use crate::wav::{Encoding, wav};
@@ -113,4 +114,67 @@ fn files_and_options_that_do_not_fit_are_refused() {
     ] {
         transcribed(folder.path(), files, more).assert_refused(words);
     }
+}
+
+/// A model on the Hub has a thousand adapters, of which one is downloaded.
+#[test]
+fn the_adapter_of_a_language_is_downloaded_with_the_model() {
+    if !is_present("speech") {
+        return;
+    }
+    let model = weights("speech/wav2vec2-mms");
+    let folder = tempfile::tempdir().unwrap();
+    let sound = wav(Encoding::Float, 1, 16000, &samples(3, 9000));
+    fs::write(folder.path().join("a.wav"), sound).unwrap();
+    let names = [
+        "config.json",
+        "model.safetensors",
+        "preprocessor_config.json",
+        "tokenizer_config.json",
+        "vocab.json",
+        "adapter.fra.safetensors",
+    ];
+    let mut files = Files::new();
+    for name in names {
+        files.insert(name.into(), fs::read(model.join(name)).unwrap());
+    }
+    files.insert("adapter.deu.safetensors".into(), files[names[5]].clone());
+    let server = Server::start(Repo {
+        id: "owner/tiny".into(),
+        revisions: [("main".into(), "a".repeat(40))].into(),
+        commits: [("a".repeat(40), files)].into(),
+        ..Repo::default()
+    });
+    let server = server.unwrap();
+    let said = |more: &[&str]| {
+        let mut command = program();
+        command
+            .current_dir(folder.path())
+            .args(["transcribe", "a.wav"])
+            .args(more);
+        command
+            .env("HF_ENDPOINT", server.url())
+            .env("HF_HUB_CACHE", folder.path().join("cache"));
+        answer(
+            command
+                .env("NO_PROXY", "127.0.0.1")
+                .env_remove("HF_HUB_OFFLINE"),
+        )
+    };
+    let model = model.to_str().unwrap();
+    let expected = said(&["--model", model, "--language", "fra"]);
+    expected.assert_status(0);
+    let found = said(&["--hub", "owner/tiny", "--language", "fra"]);
+    found.assert_status(0);
+    assert_eq!(found.stdout, expected.stdout);
+    let other = said(&["--model", model]);
+    assert_ne!(found.stdout, other.stdout);
+    let snapshot = folder
+        .path()
+        .join("cache/models--owner--tiny/snapshots")
+        .join("a".repeat(40));
+    assert!(snapshot.join(names[5]).exists());
+    assert!(!snapshot.join("adapter.deu.safetensors").exists());
+    said(&["--hub", "owner/tiny", "--language", "xyz"])
+        .assert_refused(&["adapter.xyz.safetensors", "adapter.deu.safetensors"]);
 }

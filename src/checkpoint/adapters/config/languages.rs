@@ -45,7 +45,7 @@ pub(in crate::checkpoint) fn apply(
     if !path.exists() {
         return Err(Error::input(
             path.display().to_string(),
-            "there is no such file; use a language whose file is beside the weights, or download it from the model's repository",
+            "there is no such file; use a language whose file is beside the weights, or download it from the model's repository (`Hub::file`)",
         ));
     }
     let mut tensors = Vec::new();

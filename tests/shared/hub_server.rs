@@ -1,5 +1,6 @@
 //! A Hub of one repository on 127.0.0.1: the endpoints that the client calls, a log of what it asked, and faults on
 //! demand. Weights are answered as the real Hub does, by a redirect that carries size and hash in `x-linked-…`.
+#![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
