@@ -275,6 +275,12 @@ fn output(
         {
             ModuleOutput::Projected
         }
+        _ if projects => {
+            let reason = format!(
+                "{GET_TEXT_FEATURES:?} is supported with pooler_output as \"sentence_embedding\" alone"
+            );
+            return Err(modality.error(&["method"], reason));
+        }
         ("feature-extraction", Some("last_hidden_state"), "token_embeddings") => {
             ModuleOutput::Tokens
         }
