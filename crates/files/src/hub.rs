@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::bytes::limited::read_limited;
 use crate::python_json;
 use crate::tensors::{INDEX, PICKLE, PICKLE_INDEX, SINGLE as WEIGHTS};
 use candle_blocks_base::setters;
@@ -106,6 +107,9 @@ const LETTERS: &str = "vocab.json";
 /// Lists the modules of a sentence-transformers model, each in a folder of its own.
 const MODULES: &str = "modules.json";
 
+/// The size limit; the file has some hundred bytes.
+const MAX_MODULES: u64 = 1_000_000;
+
 /// Returns the folder of the first module, which has the model: empty, or with a slash at its end.
 ///
 /// # Errors
@@ -119,7 +123,7 @@ fn model_folder(modules: &Path) -> Result<String> {
         path: modules.to_path_buf(),
         reason,
     };
-    let text = std::fs::read(modules).map_err(|cause| Error::io(modules, "read", cause))?;
+    let text = read_limited(modules, MAX_MODULES, MODULES)?;
     let modules: Vec<Module> = python_json::parsed(&text).map_err(malformed)?;
     match modules.into_iter().next() {
         Some(Module { path }) if path.is_empty() => Ok(path),
