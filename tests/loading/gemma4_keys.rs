@@ -1,6 +1,7 @@
 //! Gemma 4's keys for single layers, and refused values.
 
-use candle_blocks::{Architecture, Position, Result, config::RotaryScaling};
+use candle_blocks::config::{ExpertBranch, RotaryScaling};
+use candle_blocks::{Architecture, Position, Result};
 use serde_json::{Value, json};
 
 use crate::opened::opened_with;
@@ -73,9 +74,24 @@ fn values_are_keys_where_attention_is_global() {
 }
 
 #[test]
+fn experts_are_beside_a_shared_one_with_the_width_of_the_feed_forward() {
+    let keys = json!({"enable_moe_block": true, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 5});
+    let stack = text(keys).unwrap().config;
+    for (i, block) in stack.blocks.iter().enumerate() {
+        let experts = block.feed_forward.experts.unwrap();
+        let shared = experts.shared.unwrap();
+        assert_eq!((experts.n_experts, experts.routing.top_k), (6, 2), "{i}");
+        assert_eq!(shared.d_ff, if i >= 6 { 96 } else { 48 }, "{i}");
+        assert_eq!(block.feed_forward.d_ff, 5, "{i}");
+        let norm = block.norm;
+        assert_eq!(experts.branch, ExpertBranch::Normalized { norm }, "{i}");
+    }
+}
+
+#[test]
 fn unsupported_block_features_are_refused_by_key() {
     for (changes, key) in [
-        (json!({"enable_moe_block": true}), "enable_moe_block"),
+        (json!({"enable_moe_block": true}), "top_k_experts"),
         (
             json!({"use_bidirectional_attention": "all"}),
             "use_bidirectional_attention",

@@ -65,7 +65,7 @@ fn values_without_a_meaning_are_refused_by_their_key() {
             json!({"layers_block_type": []}),
             &["\"layers_block_type\"", "no layers"],
         ),
-        (json!({"moe_latent_size": 8}), &["\"moe_latent_size\"", "8"]),
+        (json!({"moe_latent_size": 0}), &["latent width", "0"]),
         (json!({"mlp_bias": true}), &["\"mlp_bias\"", "true"]),
         (json!({"use_bias": true}), &["\"use_bias\"", "true"]),
     ];

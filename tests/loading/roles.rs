@@ -9,7 +9,7 @@ use candle_blocks::{
     Checkpoint, StackConfig,
     candle_core::DType,
     checkpoint::scheme::{Family, StackPart},
-    config::{MixerConfig, OwnConfig},
+    config::{ExpertBranch, MixerConfig, OwnConfig},
 };
 use serde_json::Value;
 
@@ -111,6 +111,10 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         "key_value_dim" => attention().head_dim - latent().rotary_dim + latent().value_dim,
         "d_ff" => block.feed_forward.d_ff,
         "n_experts" => experts().n_experts,
+        "latent_width" => match experts().branch {
+            ExpertBranch::Latent { width } => width,
+            _ => block.d_model(),
+        },
         "shared_d_ff" => experts().shared.unwrap().d_ff,
         "n_buckets" => config.relative_bias.unwrap().n_buckets,
         "width" => gemma().layer_input.unwrap().width,

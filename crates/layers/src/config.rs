@@ -41,8 +41,8 @@ pub use embeddings::{
     TokenEmbeddingsConfig,
 };
 pub use feed_forward::{
-    ExpertGroups, ExpertWeighting, ExpertsConfig, FeedForwardConfig, FeedForwardForm, GateClamp,
-    RoutingConfig, RoutingScores, RoutingWeights, SharedExpertConfig,
+    ExpertBranch, ExpertGroups, ExpertWeighting, ExpertsConfig, FeedForwardConfig, FeedForwardForm,
+    GateClamp, RoutingConfig, RoutingScores, RoutingWeights, SharedExpertConfig,
 };
 pub use initialization::{Distribution, Initialization};
 pub use latent::LatentConfig;

@@ -1,5 +1,6 @@
-//! Gemma 4 (text, dense): Gemma 3's blocks with per-layer inputs. The last layers attend to keys of earlier ones; values are
-//! normalized; global layers have wider heads; a factor scales each block's output.
+//! Gemma 4 (text): Gemma 3's blocks with per-layer inputs. The last layers attend to keys of earlier ones; values are
+//! normalized; global layers have wider heads; a factor scales each block's output. Experts are added to the feed-forward, each
+//! branch with norms of its own.
 //!
 //! transformers' `Gemma4TextDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma4/modeling_gemma4.py>
 
@@ -7,6 +8,7 @@ use super::beside::beside;
 use super::gemma::sandwich_table;
 use super::layer_inputs::{layer_inputs, normalized_block, with_layer_inputs};
 use super::llama::uniform;
+use super::mixtral::{shared_rules, stacked_experts};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -29,18 +31,49 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn table(name: &str) -> Family {
-    with_layer_inputs(sandwich_table(name, config)).block_rules([Rule::named(
-        "output_scale",
-        &["layer_scalar"],
-        &[],
-    )])
+    let parameter = |role: &str, name: &str| Rule::named(role, &[name], &[]);
+    let norm = |role: &str, stem: &str| Rule::norm(role, &[stem]);
+    with_layer_inputs(sandwich_table(name, config))
+        .block_rules([parameter("output_scale", "layer_scalar")])
+        .block_rules(stacked_experts("experts"))
+        .block_rules(["gate", "up", "down"].map(|part| {
+            let role = format!("feed_forward.experts.{{e}}.{part}");
+            Rule::linear(&role, &[&format!("experts.{{e}}.{part}_proj")]) // of GGUF files
+        }))
+        .block_rules(shared_rules("mlp"))
+        .block_rules([
+            Rule::linear("feed_forward.router", &["router.proj"]),
+            parameter("feed_forward.router_norm", "router.scale"),
+            parameter(
+                "feed_forward.router.expert_scale",
+                "router.per_expert_scale",
+            ),
+            norm("feed_forward.experts_norm", "pre_feedforward_layernorm_2"),
+            norm(
+                "feed_forward.experts_output_norm",
+                "post_feedforward_layernorm_2",
+            ),
+            norm("feed_forward.shared_norm", "pre_feedforward_layernorm"),
+            norm(
+                "feed_forward.shared_output_norm",
+                "post_feedforward_layernorm_1",
+            ),
+        ])
+}
+
+/// Returns the experts beside a feed-forward of width `d_ff`, and their own width.
+fn experts(json: &ConfigJson, block: &BlockConfig, d_ff: usize) -> Result<(ExpertsConfig, usize)> {
+    let routing = RoutingConfig::renormalized(json.size(&["top_k_experts"])?);
+    let experts = ExpertsConfig::new(json.size(&["num_experts"])?, routing)
+        .with_shared(Some(SharedExpertConfig { d_ff, gate: false }))
+        .with_branch(ExpertBranch::Normalized { norm: block.norm });
+    Ok((experts, json.size(&["moe_intermediate_size"])?))
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let local_and_global = json!({"sliding_attention": {"rope_theta": 10000.0},
         "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}});
     let json = &json.with_default("rope_parameters", local_and_global);
-    json.only("enable_moe_block", &[json!(false)])?;
     json.only("use_bidirectional_attention", &[json!("vision")])?; // applies to image tokens only
     let mut usual = normalized_block(json)?;
     let own = GemmaConfig {
@@ -98,9 +131,18 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     }
     let stack = stack.with_shared_keys(json.size_or(&["num_kv_shared_layers"], 0)?);
     let is_wide = json.flag(&["use_double_wide_mlp"], false)?;
-    Ok(stack.with_each(|_, block| {
+    let mut stack = stack.with_each(|_, block| {
         if is_wide && block.facts().shares_from.is_some() {
             block.feed_forward.d_ff *= 2;
         }
-    }))
+    });
+    if json.flag(&["enable_moe_block"], false)? {
+        for block in &mut stack.blocks {
+            let (experts, d_ff) = experts(json, block, block.feed_forward.d_ff)?;
+            block.feed_forward.experts = Some(experts);
+            block.feed_forward.d_ff = d_ff;
+            block.feed_forward_placement = NormPlacement::Output;
+        }
+    }
+    Ok(stack)
 }

@@ -27,6 +27,8 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.up", &["mixer.up_proj"]),
             Rule::linear("feed_forward.down", &["mixer.down_proj"]),
             Rule::linear("feed_forward.router", &["mixer.gate"]),
+            Rule::linear("feed_forward.latent_down", &["mixer.fc1_latent_proj"]),
+            Rule::linear("feed_forward.latent_up", &["mixer.fc2_latent_proj"]),
             correction("mixer.gate.e_score_correction_bias"),
         ])
         .block_rules(projections(
@@ -54,7 +56,6 @@ const EXPERTS: &str = "moe";
 
 fn nemotron_h(json: &ConfigJson) -> Result<StackConfig> {
     let kinds = kinds(json)?;
-    json.only("moe_latent_size", &[Value::Null])?;
     json.only("mamba_hidden_act", &["silu".into(), "swish".into()])?;
     let d_model = json.size(&["hidden_size"])?;
     let norm = NormConfig::rms_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-5)?);
@@ -82,15 +83,16 @@ fn nemotron_h(json: &ConfigJson) -> Result<StackConfig> {
         return Ok(stack);
     }
     json.only("mlp_bias", &[false.into()])?; // shared experts would have biases, and experts none
-    let shared = SharedExpertConfig {
-        d_ff: json.size_or(&["moe_shared_expert_intermediate_size"], 7688)?,
-        gate: false,
-    };
+    let d_ff = json.size_or(&["moe_shared_expert_intermediate_size"], 7688)?;
+    let shared = SharedExpertConfig::new(d_ff, false);
+    let latent_width = json.optional_size(&["moe_latent_size"])?;
     let json = &json.with("n_shared_experts", 1); // of its own width
     let stack = with_experts(json, stack, true, |i| Ok(kinds[i] == EXPERTS))?;
+    let branch = latent_width.map(|width| ExpertBranch::Latent { width });
     Ok(stack.with_each(|_, block| {
-        let experts = block.feed_forward.experts;
-        block.feed_forward.experts = experts.map(|experts| experts.with_shared(Some(shared)));
+        if let Some(experts) = &mut block.feed_forward.experts {
+            (experts.shared, experts.branch) = (Some(shared), branch.unwrap_or_default());
+        }
     }))
 }
 
@@ -119,10 +121,8 @@ fn kinds(json: &ConfigJson) -> Result<Vec<&'static str>> {
     if types.is_empty() {
         return Err(json.error(&["layer_types"], "it lists no layers".to_string()));
     }
-    let types: Vec<&str> = types
-        .iter()
-        .map(|of| if of == "mamba" { LINEAR } else { of })
-        .collect();
+    let types = types.iter().map(|of| of.replace("mamba", LINEAR));
+    let types: Vec<String> = types.collect();
     let known = [LINEAR, FULL, FEED_FORWARD, EXPERTS];
     json.with("layer_types", json!(types))
         .layer_types(types.len(), &known, |_| LINEAR)

@@ -45,6 +45,7 @@ pub(super) struct Architecture {
     #[serde(rename = "block")]
     pub blocks: &'static str,
     /// Modules in blocks, here and in transformers. `{e}` is a part's index in a stack; a name with `!` has no `.weight` or `.bias`.
+    /// A tensor whose parameter has another name (`ffn_gate_inp.scale`) may be named whole.
     #[serde(rename = "block_names")]
     pub modules: Names,
     /// Modules outside the blocks.

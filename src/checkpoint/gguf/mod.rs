@@ -128,7 +128,7 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         let n_layers = config.get("num_hidden_layers").and_then(Value::as_u64);
         constants::add(files, n_layers.unwrap_or(0) as usize)?;
     }
-    let mut factors = factors(files, &tensors)?;
+    let mut factors = factors(entry, files, &tensors)?;
     for tensor in tensors {
         // The rotation's factors are in the configuration.
         let is_configuration = tensor.name.starts_with("rope_");
@@ -200,14 +200,18 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
     }
 }
 
-/// Takes the tensors that multiply a matrix, or each expert of a stack, by a number; the keys are the names of the weights. The
-/// scales of inputs, which only products of 4-bit inputs use, are left out.
+/// Takes the tensors that multiply a matrix, or each expert of a stack, by a number, except for those that `entry` names; the keys
+/// are the names of the weights. The scales of inputs, which only products of 4-bit inputs use, are left out.
 fn factors(
+    entry: &Architecture,
     files: &mut TensorFiles,
     tensors: &[GgufTensor],
 ) -> Result<BTreeMap<String, (StoredTensor, Vec<f32>)>> {
     let mut found = BTreeMap::new();
-    for tensor in tensors {
+    let tensors_without_name = tensors
+        .iter()
+        .filter(|tensor| !entry.is_named_whole(&tensor.name));
+    for tensor in tensors_without_name {
         let ends = [".scale", ".input_scale"];
         let mut modules = ends.iter().filter_map(|end| tensor.name.strip_suffix(end));
         let Some(weight) = modules.next().map(|module| format!("{module}.weight")) else {

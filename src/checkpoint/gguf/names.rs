@@ -10,7 +10,10 @@ use super::architecture::{Architecture, Step};
 impl Architecture {
     /// Returns transformers' name for a tensor; it has `{e}` where the tensor stacks experts.
     pub fn translated(&self, name: &str) -> Option<String> {
-        let (module, parameter) = parts_of(name);
+        let (module, parameter) = match self.is_named_whole(name) {
+            true => (name, ""),
+            false => parts_of(name),
+        };
         let (pattern, number) = pattern_of(module);
         let translated = match pattern.strip_prefix("blk.{i}.") {
             Some(local) => format!("{}{}", self.blocks, self.modules.get(local)?),
@@ -23,6 +26,13 @@ impl Architecture {
             Some(whole) => whole.to_string(),
             None => format!("{translated}.{parameter}"),
         })
+    }
+
+    /// Returns whether the table has a tensor's whole name, with its parameter.
+    pub fn is_named_whole(&self, name: &str) -> bool {
+        let (pattern, _) = pattern_of(name);
+        let local = pattern.strip_prefix("blk.{i}.");
+        local.is_some_and(|local| local.contains('.') && self.modules.get(local).is_some())
     }
 
     /// Returns the GGUF name for a tensor in transformers, and its expert's index in a stack. Names may lack the base

@@ -169,6 +169,29 @@ pub enum ExpertWeighting {
     Inputs,
 }
 
+/// The layers around the chosen experts of a mixture. Set them in
+/// [`ExpertsConfig::branch`](crate::ExpertsConfig::branch).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ExpertBranch {
+    /// Nothing: they read the mixture's input.
+    #[default]
+    Plain,
+    /// Two projections, between which the experts read and write rows of another width (Nemotron 3). Router and shared
+    /// expert read the whole width.
+    Latent {
+        /// The width.
+        width: usize,
+    },
+    /// Norms of the router's input, and of input and output of the chosen experts and of the shared expert (Gemma 4).
+    /// The router's logits are divided by the root of the width. A learned factor multiplies each expert's weight.
+    Normalized {
+        /// The configuration of all these norms.
+        norm: NormConfig,
+    },
+}
+
 /// A shared expert for all positions, with the same form as the others.
 /// Set it in [`ExpertsConfig::shared`](crate::ExpertsConfig::shared).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,6 +235,9 @@ pub struct ExpertsConfig {
     /// Adds a bias to the sum of the experts' outputs, the same for every choice (Nomic).
     #[serde(default)]
     pub output_bias: bool,
+    /// The layers around the chosen experts.
+    #[serde(default)]
+    pub branch: ExpertBranch,
 }
 
 impl RoutingConfig {
@@ -304,6 +330,7 @@ impl ExpertsConfig {
             weighted: ExpertWeighting::Outputs,
             shared: None,
             output_bias: false,
+            branch: ExpertBranch::Plain,
         }
     }
 
@@ -318,6 +345,8 @@ impl ExpertsConfig {
         with_shared(shared: Option<SharedExpertConfig>) => shared = shared;
         /// Sets whether the sum of the experts' outputs has a bias.
         with_output_bias(bias: bool) => output_bias = bias;
+        /// Sets the layers around the chosen experts.
+        with_branch(branch: ExpertBranch) => branch = branch;
     }
 }
 
@@ -450,6 +479,26 @@ impl FeedForwardConfig {
             size("n_experts", experts.n_experts)?;
             if let Some(shared) = experts.shared {
                 size("the shared expert's d_ff", shared.d_ff)?;
+            }
+            let own_shared = experts.shared.is_some_and(|shared| !shared.gate);
+            let fits = match experts.branch {
+                ExpertBranch::Plain => true,
+                ExpertBranch::Latent { width } => {
+                    size("the latent width of experts", width)?;
+                    !experts.output_bias
+                }
+                ExpertBranch::Normalized { norm } => {
+                    norm.validate()?;
+                    own_shared && !experts.output_bias && norm.d_model == self.d_model
+                }
+            };
+            if !fits {
+                let reason = format!(
+                    "experts with the branch {:?} have no bias on their sum; with norms these have the width {}, and there is a \
+                     shared expert without a gate",
+                    experts.branch, self.d_model
+                );
+                return Err(Error::InvalidConfig(reason));
             }
         }
         probability("feed-forward dropout", self.dropout)

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    AttentionConfig, BlockConfig, FeedForwardConfig, HeadsOfRank, OwnConfig, Position,
-    QueryKeyNormSpan, StackConfig,
+    AttentionConfig, BlockConfig, ExpertBranch, FeedForwardConfig, HeadsOfRank, OwnConfig,
+    Position, QueryKeyNormSpan, StackConfig,
 };
 use crate::error::{Error, Result};
 
@@ -111,6 +111,14 @@ impl FeedForwardConfig {
             return Err(
                 "it has a bias on the sum of its experts, which every rank would add".to_string(),
             );
+        }
+        if let Some(experts) = self.experts
+            && experts.branch != ExpertBranch::Plain
+        {
+            return Err(format!(
+                "its experts have the branch {:?}, whose parts are not divided",
+                experts.branch
+            ));
         }
         let shared = self
             .experts

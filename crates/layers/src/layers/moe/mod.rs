@@ -6,13 +6,14 @@ use candle_core::{DType, Device, ModuleT, Result, Tensor, bail};
 use candle_nn::Init;
 
 use crate::config::{
-    Activation, ExpertWeighting, FeedForwardConfig, LinearConfig, RoutingConfig, RoutingScores,
-    RoutingWeights, getters,
+    Activation, ExpertBranch, ExpertWeighting, FeedForwardConfig, LinearConfig, RoutingConfig,
+    RoutingScores, RoutingWeights, getters,
 };
 use crate::layers::grouped_experts::GroupedExperts;
+use crate::layers::own::gemma::BranchNorms;
 use crate::layers::own::sparse_mixer::{self, SparseMixer};
 use crate::layers::routing::{Routing, choose_experts};
-use crate::layers::{Dropout, FeedForward, Linear, ParameterSource, visit::parts};
+use crate::layers::{Dropout, FeedForward, Linear, Norm, ParameterSource, visit::parts};
 use crate::ops::{ExpertColumns, Groups, SoftmaxInput, Value, wide, with_team};
 
 pub(in crate::layers) mod packed;
@@ -33,8 +34,14 @@ pub struct MixtureOfExperts {
     /// adjusts it by each expert's load.
     pub(crate) correction: Option<Tensor>,
     pub(crate) experts: Vec<FeedForward>,
+    /// The projections around the chosen experts, `[latent_width, d_model]` and `[d_model, latent_width]`.
+    pub(crate) latent_down: Option<Linear>,
+    pub(crate) latent_up: Option<Linear>,
+    /// The factors on the experts' weights, `[n_experts]`.
+    pub(crate) expert_scale: Option<Tensor>,
     /// The bias on the sum of the experts' outputs, `[d_model]`.
     pub(crate) output_bias: Option<Tensor>,
+    pub(crate) branch_norms: Option<Box<BranchNorms>>,
     /// The grouped experts, if a device computes them without a copy of the selection to the host.
     pub(crate) grouped: Option<GroupedExperts>,
     /// The expert that every position uses.
@@ -61,8 +68,9 @@ enum Routed<'a> {
 }
 
 impl MixtureOfExperts {
-    /// Creates the layer with `router` and `experts.{e}` from `vb` and, if configured, `router.correction.weight`
-    /// `[n_experts]`, `shared`, `shared_gate` and `output_bias.weight` `[d_model]`.
+    /// Creates the layer with `router` and `experts.{e}` from `vb` and, if configured, `router.correction.weight` and
+    /// `router.expert_scale.weight` `[n_experts]`, `shared`, `shared_gate`, `output_bias.weight` `[d_model]`, `latent_down`
+    /// and `latent_up`, and the norms `router_norm`, `experts_norm`, `experts_output_norm`, `shared_norm` and `shared_output_norm`.
     ///
     /// # Errors
     /// If the configuration is invalid or has no experts, or a parameter is missing or has another shape.
@@ -74,35 +82,50 @@ impl MixtureOfExperts {
                 "mixture of experts: the configuration has no experts; set `experts`, or make a FeedForward"
             );
         };
-        let linear = |name: &str, d_out, bias| {
-            let config = LinearConfig::new(config.d_model, d_out).with_bias(bias);
+        let d_model = config.d_model;
+        let linear = |name: &str, d_in, d_out, bias| {
+            let config = LinearConfig::new(d_in, d_out).with_bias(bias);
             Linear::new(&config, vb.pp(name))
         };
-        let one = FeedForwardConfig {
+        let of_width = |d_model| FeedForwardConfig {
+            d_model,
             experts: None,
             ..config.clone()
         };
+        let (latent, norm) = match experts.branch {
+            ExpertBranch::Plain => (None, None),
+            ExpertBranch::Latent { width } => (Some(width), None),
+            ExpertBranch::Normalized { norm } => (None, Some(norm)),
+        };
+        let one = of_width(latent.unwrap_or(d_model));
         let expert = |e| FeedForward::new(&one, vb.pp("experts").pp(e));
-        let router = linear("router", experts.n_experts, experts.router_bias)?;
+        let router = linear("router", d_model, experts.n_experts, experts.router_bias)?;
+        let latent_down = latent.map(|width| linear("latent_down", d_model, width, false));
+        let latent_up = latent.map(|width| linear("latent_up", width, d_model, false));
         let correction = experts.correction.then(|| {
             // In f32 beside half types, as in transformers: training adds up small changes.
             let dtype = wide(vb.dtype());
             let vb = vb.pp("router").pp("correction");
             vb.get_with_hints_dtype(experts.n_experts, "weight", Init::Const(0.0), dtype)
         });
+        let expert_scale = norm.map(|_| {
+            let vb = vb.pp("router").pp("expert_scale");
+            vb.get_with_hints(experts.n_experts, "weight", Init::Const(1.0))
+        });
         let output_bias = experts.output_bias.then(|| {
             let vb = vb.pp("output_bias");
-            vb.get_with_hints(config.d_model, "weight", Init::Const(0.0))
+            vb.get_with_hints(d_model, "weight", Init::Const(0.0))
         });
+        let branch_norms = norm.map(|norm| BranchNorms::new(&norm, &vb).map(Box::new));
         let mut all = (0..experts.n_experts)
             .map(expert)
             .collect::<Result<Vec<_>>>()?;
         let shared = experts.shared.map(|shared| {
-            let one = one.clone().with_d_ff(shared.d_ff);
+            let one = of_width(d_model).with_d_ff(shared.d_ff);
             FeedForward::new(&one, vb.pp("shared")).map(Box::new)
         });
         let is_gated = experts.shared.is_some_and(|shared| shared.gate);
-        let shared_gate = is_gated.then(|| linear("shared_gate", 1, false));
+        let shared_gate = is_gated.then(|| linear("shared_gate", d_model, 1, false));
         let (grouped, drawn) = match experts.routing.weights {
             // Sequential selection runs on the host.
             RoutingWeights::AmongNear { .. } => (None, sparse_mixer::noise()?),
@@ -111,7 +134,11 @@ impl MixtureOfExperts {
         Ok(Self {
             router,
             correction: correction.transpose()?,
+            latent_down: latent_down.transpose()?,
+            latent_up: latent_up.transpose()?,
+            expert_scale: expert_scale.transpose()?,
             output_bias: output_bias.transpose()?,
+            branch_norms: branch_norms.transpose()?,
             experts: all,
             grouped,
             shared: shared.transpose()?,
@@ -135,7 +162,7 @@ impl MixtureOfExperts {
         Some((self.shared.as_deref()?, self.shared_gate.as_ref()))
     }
 
-    /// Returns each row's experts and their weights, `[rows, top_k]`.
+    /// Returns each row's experts and their weights, `[rows, top_k]`, in the dtype of `x`.
     fn route(&self, x: &Value, train: bool) -> Result<(Routed<'_>, Value)> {
         let RoutingConfig {
             top_k,
@@ -146,7 +173,14 @@ impl MixtureOfExperts {
             ..
         } = self.routing;
         // In f32: a half type would round different scores to the same value.
-        let logits = self.router.apply(x, None, train)?.widened()?; // [rows, n_experts]
+        let logits = match &self.branch_norms {
+            None => self.router.apply(x, None, train)?.widened()?,
+            Some(norms) => {
+                let logits = self.router.apply(&norms.router.apply(x)?, None, train)?;
+                // Scaled after the product, which rounds once.
+                logits.widened()?.scale(norms.logit_scale())?
+            }
+        }; // [rows, n_experts]
         if let RoutingWeights::AmongNear { tolerance } = weights {
             let mixer = SparseMixer {
                 routing: &self.routing,
@@ -190,6 +224,12 @@ impl MixtureOfExperts {
         if scale != 1.0 {
             weights = weights.scale(scale)?;
         }
+        if let Some(factors) = &self.expert_scale {
+            let of_all = scores
+                .ones()?
+                .multiply_rows(&factors.to_dtype(scores.dtype())?)?;
+            weights = weights.gate(&of_all.gather(&columns, top_k)?, Activation::Identity, None)?;
+        }
         Ok((routed, weights.to_dtype(x.dtype())?))
     }
 
@@ -224,14 +264,29 @@ impl MixtureOfExperts {
         }
         let rows = x.reshape(vec![dims.iter().product::<usize>() / width, width])?;
         let (routed, weights) = self.route(&rows, train)?;
+        let norms = self.branch_norms.as_deref();
+        let normalized = |norm: Option<&Norm>, x: &Value| match norm {
+            Some(norm) => norm.apply(x),
+            None => Ok(x.clone()),
+        };
+        let input = match &self.latent_down {
+            Some(down) => down.apply(&rows, None, train)?,
+            None => normalized(norms.map(|norms| &norms.input), &rows)?,
+        };
         let sum = match routed {
-            Routed::Places(places) => self.dealt(&rows, places, weights, train)?,
-            Routed::Groups(experts, groups) => self.grouped(&rows, experts, &groups, weights)?,
+            Routed::Places(places) => self.dealt(&input, places, weights, train)?,
+            Routed::Groups(experts, groups) => self.grouped(&input, experts, &groups, weights)?,
+        };
+        let sum = match &self.latent_up {
+            Some(up) => up.apply(&sum, None, train)?,
+            None => normalized(norms.map(|norms| &norms.output), &sum)?,
         };
         let sum = match &self.shared {
             None => sum,
             Some(shared) => {
-                let y = shared.apply(&rows, None, train)?;
+                let input = normalized(norms.map(|norms| &norms.shared_input), &rows)?;
+                let y = shared.apply(&input, None, train)?;
+                let y = normalized(norms.map(|norms| &norms.shared_output), &y)?;
                 match &self.shared_gate {
                     None => sum.add(&y)?,
                     Some(gate) => sum.add(&y.gated_rows(&gate.apply(&rows, None, train)?)?)?,
@@ -315,8 +370,8 @@ impl MixtureOfExperts {
     }
 }
 
-parts!(MixtureOfExperts: Self { router, experts, shared, shared_gate, drawn, packed, .. }
-    => [drawn, packed] [router, experts, shared, shared_gate]);
+parts!(MixtureOfExperts: Self { router, latent_down, experts, latent_up, shared, shared_gate, drawn, packed, .. }
+    => [drawn, packed] [router, latent_down, experts, latent_up, shared, shared_gate]);
 
 impl ModuleT for MixtureOfExperts {
     /// # Shapes

@@ -4,13 +4,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use candle_blocks_kernels::memory::lend;
-use candle_blocks_kernels::rows::{ActivationFunction, Source, softmax};
+use candle_blocks_kernels::rows::{ActivationFunction, RowNorm, Source, softmax};
 use candle_blocks_kernels::{Cpu, scratch};
 use candle_core::Result;
 
 use crate::config::{ExpertWeighting, Precision, RoutingConfig, RoutingScores, RoutingWeights};
 use crate::layers::feed_forward::packed::PackedFeedForward;
 use crate::layers::linear::packed::{PackedProduct, add_residual};
+use crate::layers::own::gemma::BranchNorms;
 use crate::layers::packed::{Packing, check_evaluation, elements, packs};
 use crate::layers::visit::PackedTogether;
 use crate::layers::{Linear, MixtureOfExperts, Routing, among_near, best, choose_experts};
@@ -22,7 +23,12 @@ use crate::ops::Value;
 pub(crate) struct PackedMixture {
     router: PackedProduct,
     correction: Option<Vec<f32>>,
+    /// The projections around the chosen experts.
+    latent: Option<[PackedProduct; 2]>,
+    expert_scale: Option<Vec<f32>>,
     output_bias: Option<Vec<f32>>,
+    branch_norms: Option<Arc<BranchNorms<RowNorm>>>,
+    logit_scale: f32,
     experts: Vec<Arc<PackedFeedForward>>,
     shared: Option<SharedExpert>,
     routing: RoutingConfig,
@@ -47,7 +53,8 @@ impl PackedTogether for PackedMixture {
     fn bytes(&self) -> usize {
         // The experts are layers themselves, and count separately.
         let gate = self.shared.as_ref().and_then(|shared| shared.gate.as_ref());
-        self.router.bytes() + gate.map_or(0, PackedProduct::bytes)
+        let own = gate.into_iter().chain(self.latent.iter().flatten());
+        self.router.bytes() + own.map(PackedProduct::bytes).sum::<usize>()
     }
 }
 
@@ -64,10 +71,22 @@ impl MixtureOfExperts {
         let gate = gate
             .map(|gate| PackedProduct::new(&exact, gate))
             .transpose()?;
+        let norms = self.branch_norms.as_deref();
+        let latent = match (&self.latent_down, &self.latent_up) {
+            (Some(down), Some(up)) => Some([
+                PackedProduct::new(&packing.at("latent_down"), down)?,
+                PackedProduct::new(&packing.at("latent_up"), up)?,
+            ]),
+            _ => None,
+        };
         let packed = PackedMixture {
             router: PackedProduct::new(&exact, &self.router)?,
             correction: self.correction.as_ref().map(elements).transpose()?,
+            latent,
+            expert_scale: self.expert_scale.as_ref().map(elements).transpose()?,
             output_bias: self.output_bias.as_ref().map(elements).transpose()?,
+            branch_norms: norms.map(BranchNorms::packed).transpose()?,
+            logit_scale: norms.map_or(1.0, BranchNorms::logit_scale) as f32,
             experts: experts.iter().flat_map(|of| of.packed.clone()).collect(),
             shared: shared
                 .as_ref()
@@ -83,6 +102,8 @@ impl MixtureOfExperts {
             grouped: None,
             shared,
             shared_gate: self.shared_gate.as_ref().map(Linear::joined),
+            latent_down: self.latent_down.as_ref().map(Linear::joined),
+            latent_up: self.latent_up.as_ref().map(Linear::joined),
             packed: Some(Arc::new(packed)),
             ..self.clone()
         })
@@ -108,36 +129,80 @@ impl PackedMixture {
 
     /// Computes `y = residual + Σ weightₑ · expertₑ(x)`.
     fn apply_rows(&self, x: &Source, residual: Option<&[f32]>, y: &mut [f32]) {
-        let (rows, width) = (x.rows(), x.width());
-        lend(INPUT_ROWS, rows * width, |input: &mut [f32]| {
-            x.copy_to(self.cpu, input);
-            let input = &*input;
-            lend(SUM_ROWS, rows * width, |sum: &mut [f32]| {
-                match &self.output_bias {
-                    Some(bias) => sum
-                        .chunks_exact_mut(width)
-                        .for_each(|row| row.copy_from_slice(bias)),
-                    None => sum.fill(0.0),
-                }
-                for (expert, weighted) in self.experts.iter().zip(self.route(input, width)) {
-                    if !weighted.is_empty() {
-                        add_expert(expert, &weighted, self.weighted, input, sum);
+        let width = x.width();
+        let n = x.rows() * width;
+        let inner = self.experts[0].d_model();
+        // The rows that the chosen experts read, and their sum, if these are not those of the mixture.
+        let changed = match (&self.branch_norms, &self.latent) {
+            (None, None) => 0,
+            _ => x.rows() * inner,
+        };
+        lend(INPUT_ROWS, n + changed, |copies: &mut [f32]| {
+            let (raw, changed) = copies.split_at_mut(n);
+            x.copy_to(self.cpu, raw);
+            let raw = Source::new(raw, width);
+            let input = self.input_of_experts(&raw, changed);
+            let of_latent = self.latent.as_ref().map_or(0, |_| input.len());
+            lend(SUM_ROWS, n + of_latent, |sums: &mut [f32]| {
+                let (sum, latent_sum) = sums.split_at_mut(n);
+                match &self.latent {
+                    None => self.sum_chosen(&raw, input, sum),
+                    Some([_, up]) => {
+                        self.sum_chosen(&raw, input, latent_sum);
+                        up.apply(&Source::new(latent_sum, inner), None, sum);
                     }
                 }
+                if let Some(norms) = &self.branch_norms {
+                    norms.output.rows_in_place(self.cpu, sum);
+                }
                 if let Some(shared) = &self.shared {
-                    self.add_shared(shared, input, sum);
+                    self.add_shared(shared, &raw, sum);
                 }
                 add_residual(self.cpu, residual, sum, width, y);
             });
         });
     }
 
+    /// Returns the rows that the chosen experts read, which `changed` holds if these are not the mixture's.
+    fn input_of_experts<'a>(&self, raw: &Source<'a>, changed: &'a mut [f32]) -> &'a [f32] {
+        match (&self.branch_norms, &self.latent) {
+            (None, None) => return raw.stored(),
+            (Some(norms), _) => {
+                let normal = raw.with_norm(Some(&norms.input));
+                normal.copy_to(self.cpu, changed);
+            }
+            (None, Some([down, _])) => down.apply(raw, None, changed),
+        }
+        changed
+    }
+
+    /// Computes the weighted sums of the outputs of the experts that the router selects for the rows `raw`.
+    fn sum_chosen(&self, raw: &Source, input: &[f32], sum: &mut [f32]) {
+        match &self.output_bias {
+            Some(bias) => sum
+                .chunks_exact_mut(bias.len())
+                .for_each(|row| row.copy_from_slice(bias)),
+            None => sum.fill(0.0),
+        }
+        let norms = self.branch_norms.as_deref();
+        let routed = raw.with_norm(norms.map(|norms| &norms.router));
+        for (expert, weighted) in self.experts.iter().zip(self.route(&routed)) {
+            if !weighted.is_empty() {
+                add_expert(expert, &weighted, self.weighted, input, sum);
+            }
+        }
+    }
+
     /// Returns, for each expert, the rows that selected it and its weight in each.
-    fn route(&self, input: &[f32], width: usize) -> Vec<Vec<(usize, f32)>> {
+    fn route(&self, input: &Source) -> Vec<Vec<(usize, f32)>> {
         let n_experts = self.router.d_out();
-        let mut logits = vec![0.0; input.len() / width * n_experts];
-        self.router
-            .apply(&Source::new(input, width), None, &mut logits);
+        let mut logits = vec![0.0; input.rows() * n_experts];
+        self.router.apply(input, None, &mut logits);
+        if self.logit_scale != 1.0 {
+            logits
+                .iter_mut()
+                .for_each(|logit| *logit *= self.logit_scale);
+        }
         let RoutingConfig {
             top_k,
             scale,
@@ -168,25 +233,34 @@ impl PackedMixture {
                     scores.sum::<f32>() + epsilon as f32
                 }
             };
-            (row, score(row, chosen[place]) / divisor * scale as f32)
+            let weight = score(row, chosen[place]) / divisor * scale as f32;
+            let factors = self.expert_scale.as_ref();
+            (
+                row,
+                weight * factors.map_or(1.0, |factors| factors[chosen[place] as usize]),
+            )
         };
         let weighted = |places: &Vec<usize>| places.iter().map(weight).collect();
         places.iter().map(weighted).collect()
     }
 
     /// Adds the shared expert's output, times its gate if it has one.
-    fn add_shared(&self, shared: &SharedExpert, input: &[f32], sum: &mut [f32]) {
+    fn add_shared(&self, shared: &SharedExpert, input: &Source, sum: &mut [f32]) {
         let width = self.router.d_in();
-        let source = Source::new(input, width);
+        let norms = self.branch_norms.as_deref();
+        let source = input.with_norm(norms.map(|norms| &norms.shared_input));
         let mut gates = vec![1.0; source.rows()];
         if let Some(gate) = &shared.gate {
             let mut logits = vec![0.0; source.rows()];
-            gate.apply(&source, None, &mut logits);
+            gate.apply(input, None, &mut logits);
             let (from, to) = (logits[..].into(), (&mut gates[..]).into());
             ActivationFunction::Sigmoid.forward(self.cpu, from, to);
         }
-        lend(EXPERT_ROWS, input.len(), |output: &mut [f32]| {
+        lend(EXPERT_ROWS, input.rows() * width, |output: &mut [f32]| {
             shared.feed_forward.apply_rows(&source, None, output);
+            if let Some(norms) = norms {
+                norms.shared_output.rows_in_place(self.cpu, output);
+            }
             let rows = sum.chunks_exact_mut(width).zip(output.chunks_exact(width));
             for ((sum, output), &gate) in rows.zip(&gates) {
                 add_scaled(sum, output, gate);

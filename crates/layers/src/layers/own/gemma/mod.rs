@@ -10,10 +10,12 @@ use crate::layers::{
 use crate::ops::Value;
 
 mod altup;
+mod branch_norms;
 mod laurel;
 mod layer_input;
 
 pub(crate) use altup::{AltUp, Streams};
+pub(crate) use branch_norms::BranchNorms;
 pub(crate) use laurel::Laurel;
 pub(crate) use layer_input::{GatedInput, LayerInputs};
 
