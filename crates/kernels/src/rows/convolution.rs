@@ -1,12 +1,10 @@
 //! A convolution along the positions of a sequence, for each column alone (depthwise), with few taps.
 //!
-//! `y[r] = gate[r] · (bias + Σ_t weight[t] · x[source(r, t)])`, elementwise. A table names the row that each tap reads, so
+//! `y[r] = bias + Σ_t weight[t] · x[source(r, t)]`, elementwise. A table names the row that each tap reads, so
 //! that sequences of any lengths, the rows before them and padding need no case of their own. Taps are added one by one,
 //! in their order, to the bias or to zero. Neither other rows nor the number of threads have an influence on a row's bits.
 //! The gradient of `x` is the same operation on the gradient of `y`, with a table that names, for each row and tap, the
 //! result that read the row by this tap.
-
-use std::ops::Range;
 
 use crate::cpu::{Cpu, PIECE};
 use crate::threads::parallel;
@@ -17,33 +15,6 @@ pub const NO_ROW: u32 = u32::MAX;
 
 /// Columns whose sums are computed together.
 const COLUMNS: usize = 64;
-
-/// Rows with `width` columns that begin at column `first` of longer rows.
-#[derive(Clone, Copy, Debug)]
-pub struct ColumnsOf<'a> {
-    /// All columns of the rows.
-    pub rows: Slice<'a>,
-    /// How many columns a row has.
-    pub stride: usize,
-    /// The first of the columns that are read.
-    pub first: usize,
-}
-
-impl<'a> ColumnsOf<'a> {
-    /// Returns rows of which every column is read.
-    pub fn all(rows: Slice<'a>, width: usize) -> Self {
-        Self {
-            rows,
-            stride: width,
-            first: 0,
-        }
-    }
-
-    fn row<T: Stored>(&self, row: usize, width: usize) -> &'a [T] {
-        let first = row * self.stride + self.first;
-        &T::of_slice(self.rows)[first..first + width]
-    }
-}
 
 /// A convolution with `taps` rows of weights.
 #[derive(Clone, Copy, Debug)]
@@ -56,8 +27,6 @@ pub struct Convolution<'a> {
     pub bias: Option<Slice<'a>>,
     /// The row that each tap of each result reads, `[rows, taps]`: a row of `before`, then those of `x`, or [`NO_ROW`].
     pub sources: &'a [u32],
-    /// The factors of the results, by the row in `x` that the last tap reads.
-    pub gate: Option<ColumnsOf<'a>>,
 }
 
 impl Convolution<'_> {
@@ -65,11 +34,11 @@ impl Convolution<'_> {
     ///
     /// # Panics
     /// If lengths or types do not match, or the table names a row that does not exist.
-    pub fn apply(&self, cpu: Cpu, before: Slice, x: ColumnsOf, y: SliceMut) {
+    pub fn apply(&self, cpu: Cpu, before: Slice, x: Slice, y: SliceMut) {
         with_type!(y.shared(), T => self.typed::<T>(cpu, before, x, T::of_slice_mut(y)));
     }
 
-    fn typed<T: Stored>(&self, cpu: Cpu, before: Slice, x: ColumnsOf, y: &mut [T]) {
+    fn typed<T: Stored>(&self, cpu: Cpu, before: Slice, x: Slice, y: &mut [T]) {
         let width = self.width;
         if width == 0 || y.is_empty() {
             return;
@@ -88,10 +57,6 @@ impl Convolution<'_> {
                 for (i, y) in y.chunks_exact_mut(width).enumerate() {
                     let row = start / width + i;
                     let sources = &self.sources[row * taps..(row + 1) * taps];
-                    let gate = self.gate.and_then(|gate| {
-                        let own = before.of_x(*sources.last()?)?;
-                        Some(gate.row::<T>(own, width))
-                    });
                     for first in (0..width).step_by(COLUMNS) {
                         let columns = first..width.min(first + COLUMNS);
                         let mut sums = [T::Acc::ZERO; COLUMNS];
@@ -110,18 +75,8 @@ impl Convolution<'_> {
                                 *sum += x.widen() * w.widen();
                             }
                         }
-                        match gate {
-                            Some(gate) => {
-                                let factors = gate[columns.clone()].iter().zip(sums);
-                                for (y, (g, sum)) in y[columns].iter_mut().zip(factors) {
-                                    *y = T::narrow(g.widen() * sum);
-                                }
-                            }
-                            None => {
-                                for (y, sum) in y[columns].iter_mut().zip(sums) {
-                                    *y = T::narrow(sum);
-                                }
-                            }
+                        for (y, sum) in y[columns].iter_mut().zip(sums) {
+                            *y = T::narrow(sum);
                         }
                     }
                 }
@@ -130,32 +85,11 @@ impl Convolution<'_> {
     }
 }
 
-/// Multiplies some columns of f32 rows by others: `row[to] = row[to] · row[by]`.
-///
-/// # Panics
-/// If the ranges have different lengths or end after a row.
-pub fn multiply_columns(cpu: Cpu, rows: &mut [f32], stride: usize, [to, by]: [Range<usize>; 2]) {
-    assert_eq!(to.len(), by.len());
-    let stride = stride.max(1);
-    let chunk = (PIECE / stride).max(1) * stride;
-    let threads = cpu.for_elements(rows.len() / 8).threads;
-    parallel::for_chunks(threads, rows, chunk, |_, rows| {
-        cpu.isa.enter(Loop(|| {
-            for row in rows.chunks_exact_mut(stride) {
-                let (to_at, by_at) = (to.start, by.start);
-                for i in 0..to.len() {
-                    row[to_at + i] *= row[by_at + i];
-                }
-            }
-        }));
-    });
-}
-
 /// Copies the rows of `before` and `x` that `sources` names to contiguous rows of `y`; [`NO_ROW`] is a row of zeros.
 ///
 /// # Panics
 /// If lengths or types do not match, or the table names a row that does not exist.
-pub fn gather(width: usize, sources: &[u32], before: Slice, x: ColumnsOf, y: SliceMut) {
+pub fn gather(width: usize, sources: &[u32], before: Slice, x: Slice, y: SliceMut) {
     with_type!(y.shared(), T => {
         let rows = Rows::<T>::new(before, x, width);
         let y = T::of_slice_mut(y);
@@ -172,25 +106,16 @@ pub fn gather(width: usize, sources: &[u32], before: Slice, x: ColumnsOf, y: Sli
 /// The rows that a table counts: those before, then those of a pass.
 struct Rows<'a, T> {
     before: &'a [T],
-    x: ColumnsOf<'a>,
+    x: &'a [T],
     width: usize,
 }
 
 impl<'a, T: Stored> Rows<'a, T> {
-    fn new(before: Slice<'a>, x: ColumnsOf<'a>, width: usize) -> Self {
+    fn new(before: Slice<'a>, x: Slice<'a>, width: usize) -> Self {
         Self {
             before: T::of_slice(before),
-            x,
+            x: T::of_slice(x),
             width,
-        }
-    }
-
-    /// Returns the index in `x` of a row.
-    #[inline(always)]
-    fn of_x(&self, source: u32) -> Option<usize> {
-        match source {
-            NO_ROW => None,
-            source => (source as usize).checked_sub(self.before.len() / self.width),
         }
     }
 
@@ -199,9 +124,10 @@ impl<'a, T: Stored> Rows<'a, T> {
         if source == NO_ROW {
             return None;
         }
-        Some(match self.of_x(source) {
-            Some(row) => self.x.row(row, self.width),
-            None => &self.before[source as usize * self.width..][..self.width],
+        let (at, width) = (source as usize, self.width);
+        Some(match at.checked_sub(self.before.len() / width) {
+            Some(at) => &self.x[at * width..][..width],
+            None => &self.before[at * width..][..width],
         })
     }
 }
@@ -226,7 +152,7 @@ mod tests {
     /// Computes the formula in f64.
     fn expected(
         [width, taps, n_before]: [usize; 3],
-        [weight, bias, before, x, gate]: [&[f32]; 5],
+        [weight, bias, before, x]: [&[f32]; 4],
         sources: &[u32],
     ) -> Vec<f64> {
         let mut y = Vec::new();
@@ -237,15 +163,11 @@ mod tests {
                     let value = match source {
                         NO_ROW => 0.0,
                         row if (row as usize) < n_before => before[row as usize * width + c],
-                        row => x[(row as usize - n_before) * 3 * width + width + c],
+                        row => x[(row as usize - n_before) * width + c],
                     };
                     sum += f64::from(weight[tap * width + c]) * f64::from(value);
                 }
-                let own = sources[taps - 1];
-                let own = (own != NO_ROW).then_some(own as usize);
-                let own = own.and_then(|own| own.checked_sub(n_before));
-                let factor = own.map_or(1.0, |own| gate[own * 3 * width + 2 * width + c]);
-                y.push(sum * f64::from(factor));
+                y.push(sum);
             }
         }
         y
@@ -258,26 +180,20 @@ mod tests {
                 let weight: Vec<f32> = random(taps * width, 0.0, 0.5, 1);
                 let bias: Vec<f32> = random(width, 0.0, 0.5, 2);
                 let before: Vec<f32> = random(n_before * width, 0.0, 0.5, 3);
-                let all: Vec<f32> = random(n_x * 3 * width, 0.0, 0.5, 4);
+                let x: Vec<f32> = random(n_x * width, 0.0, 0.5, 4);
                 let sources = table(rows, taps, n_before + n_x);
                 let sizes = [width, taps, n_before];
-                let expected = expected(sizes, [&weight, &bias, &before, &all, &all], &sources);
-                let columns = |first| ColumnsOf {
-                    rows: (&all[..]).into(),
-                    stride: 3 * width,
-                    first,
-                };
+                let expected = expected(sizes, [&weight, &bias, &before, &x], &sources);
                 let convolution = Convolution {
                     width,
                     weight: (&weight[..]).into(),
                     bias: Some((&bias[..]).into()),
                     sources: &sources,
-                    gate: Some(columns(2 * width)),
                 };
                 for isa in Isa::levels() {
                     let mut y = vec![f32::NAN; rows * width];
                     let mut alone = y.clone();
-                    let (x, before) = (columns(width), (&before[..]).into());
+                    let (x, before) = ((&x[..]).into(), (&before[..]).into());
                     convolution.apply(on(isa, 3), before, x, (&mut y[..]).into());
                     for (y, expected) in y.iter().zip(&expected) {
                         let bound = 1e-6 * (taps + 2) as f64;
@@ -308,10 +224,9 @@ mod tests {
             weight: (&weight[..]).into(),
             bias: None,
             sources: &sources,
-            gate: None,
         };
         let none: &[bf16] = &[];
-        let rows = ColumnsOf::all((&x[..]).into(), width);
+        let rows = (&x[..]).into();
         convolution.apply(
             on(Isa::levels()[0], 1),
             none.into(),
@@ -331,30 +246,10 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_multiplied_by_others_of_their_row() {
-        for isa in Isa::levels() {
-            let before: Vec<f32> = random(400 * 57, 0.0, 1.0, 5);
-            let mut rows = before.clone();
-            multiply_columns(on(isa, 3), &mut rows, 57, [37..55, 2..20]);
-            let mut expected = before;
-            for row in expected.chunks_mut(57) {
-                for c in 37..55 {
-                    row[c] *= row[c - 35];
-                }
-            }
-            assert_eq!(rows, expected, "{isa}");
-        }
-    }
-
-    #[test]
     fn rows_are_gathered_from_both_parts() {
-        let (before, x) = ([1f64, 2.0, 3.0, 4.0], [5f64, 6.0, 7.0, 8.0, 9.0, 10.0]);
+        let (before, x) = ([1f64, 2.0, 3.0, 4.0], [5f64, 6.0, 9.0, 10.0]);
         let mut y = [0f64; 6];
-        let rows = ColumnsOf {
-            rows: (&x[..]).into(),
-            stride: 3,
-            first: 1,
-        };
+        let rows = (&x[..]).into();
         gather(
             2,
             &[3, NO_ROW, 1],

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::rows::convolution::{self, ColumnsOf};
+use candle_blocks_kernels::rows::convolution;
 use candle_blocks_kernels::rows::{column_sums, elements};
 use candle_blocks_kernels::{Cpu, Slice};
 use candle_core::{Result, Tensor, bail};
@@ -113,11 +113,10 @@ impl Taped<Cpu> {
                 weight: weight.slice(),
                 bias: bias.as_ref().map(|bias| bias.slice()),
                 sources: table.sources(),
-                gate: None,
             };
             let rows = x.data.read();
-            let rows = ColumnsOf::all(rows.slice(), width);
-            convolution.apply(x.engine(), before.read().slice(), rows, y.slice_mut());
+            let (before, rows) = (before.read(), rows.slice());
+            convolution.apply(x.engine(), before.slice(), rows, y.slice_mut());
         }
         let of_bias = bias.and_then(|(_, place)| place);
         let asks = [x.slot.place, of_weight, of_bias];
@@ -127,8 +126,8 @@ impl Taped<Cpu> {
             pass.add_column_sums(of_bias, &dy, width)?;
             if let Some(x) = &data {
                 let (x, before) = (x.read(), before.read());
-                let rows = ColumnsOf::all(x.slice(), width);
-                let dweight = weight_gradient(pass.engine, &table, before.slice(), rows, &dy)?;
+                let rows = [before.slice(), x.slice()];
+                let dweight = weight_gradient(pass.engine, &table, rows, width, &dy)?;
                 pass.add_parameter(of_weight, dweight)?;
             }
             if slot.place.is_none() {
@@ -141,11 +140,9 @@ impl Taped<Cpu> {
                 weight: weight.slice(),
                 bias: None,
                 sources: &reversed,
-                gate: None,
             };
             let none = Numbers::new(dtype, 0)?;
-            let rows = ColumnsOf::all(dy.slice(), width);
-            convolution.apply(pass.engine, none.slice(), rows, dx.slice_mut());
+            convolution.apply(pass.engine, none.slice(), dy.slice(), dx.slice_mut());
             pass.add(&slot, dx)
         }))
     }
@@ -160,15 +157,15 @@ impl Taped<Cpu> {
         let mut after = Numbers::new(x.dtype(), dims.iter().product())?;
         let before = earlier(before, &after)?;
         let rows = x.data.read();
-        let rows = ColumnsOf::all(rows.slice(), x.slot.width);
+        let (before, width) = (before.read(), x.slot.width);
         let to = after.slice_mut();
-        convolution::gather(x.slot.width, table.after(), before.read().slice(), rows, to);
+        convolution::gather(width, table.after(), before.slice(), rows.slice(), to);
         after.into_tensor(dims)
     }
 }
 
 /// Returns the weights `[width, 1, taps]` as `[taps, width]`.
-pub(crate) fn by_tap<T: Copy>(weight: &[T], taps: usize) -> Vec<T> {
+fn by_tap<T: Copy>(weight: &[T], taps: usize) -> Vec<T> {
     let of_tap = |tap: usize| weight.iter().skip(tap).step_by(taps.max(1)).copied();
     (0..taps).flat_map(of_tap).collect()
 }
@@ -177,11 +174,11 @@ pub(crate) fn by_tap<T: Copy>(weight: &[T], taps: usize) -> Vec<T> {
 fn weight_gradient(
     cpu: Cpu,
     table: &TapTable,
-    before: Slice,
-    x: ColumnsOf,
+    [before, x]: [Slice; 2],
+    width: usize,
     dy: &Numbers,
 ) -> Result<Numbers> {
-    let (taps, width) = (table.taps(), x.stride);
+    let taps = table.taps();
     let mut dweight = Numbers::new(dy.dtype(), width * taps)?;
     let mut sums = Numbers::new(dy.dtype(), width)?;
     let mut products = Numbers::new(dy.dtype(), dy.len())?;

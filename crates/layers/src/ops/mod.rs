@@ -87,7 +87,6 @@ pub use array::wide;
 pub use bias_tensor::BiasTensor;
 pub(crate) use composed::{Chooser, GroupedLinear, Groups, has_grouped_kernel};
 pub(crate) use constants::{Constants, drawn_on_device, uploaded};
-pub(crate) use convolution::by_tap;
 #[doc(hidden)]
 pub use cpu::{Route, cpu, route, with_team};
 pub use cpu::{isa, n_threads};

@@ -1,14 +1,11 @@
 //! Gated short convolutions.
 
-mod packed;
-
-use std::sync::Arc;
-
 use candle_core::{Result, Tensor};
 
-use self::packed::PackedShortConvolution;
 use super::passes::passes;
-use crate::config::{Activation, LinearConfig, ShortConvolutionConfig, getters};
+use super::recurrent::single;
+use crate::config::{Activation, LinearConfig, Precision, ShortConvolutionConfig, getters};
+use crate::layers::packed::{Packing, check_evaluation, packs};
 use crate::layers::pass::Pass;
 use crate::layers::visit::parts;
 use crate::layers::{Linear, ParameterSource, state::LayerState};
@@ -35,8 +32,10 @@ pub struct ShortConvolution {
     weight: Tensor,
     bias: Option<Tensor>,
     output: Linear,
-    packed: Option<Arc<PackedShortConvolution>>,
+    is_packed: bool,
 }
+
+packs!(ShortConvolution);
 
 impl ShortConvolution {
     /// Creates the layer with parameters from `vb`: `input` `[3 · d_model, d_model]`, `weight` `[d_model, 1, taps]` as
@@ -66,7 +65,7 @@ impl ShortConvolution {
             weight: vb.get((d_model, 1, taps), "weight")?,
             bias: of_convolution.transpose()?,
             output: linear("output", d_model)?,
-            packed: None,
+            is_packed: false,
         })
     }
 
@@ -85,7 +84,7 @@ impl ShortConvolution {
 
     /// Returns true if the layer's weights are packed.
     pub(super) fn is_packed(&self) -> bool {
-        self.packed.is_some()
+        self.is_packed
     }
 
     /// Returns the state's dimensions after the batch.
@@ -102,10 +101,10 @@ impl ShortConvolution {
         residual: Option<&Value>,
     ) -> Result<Value> {
         let state = state.map(LayerState::as_recurrent).transpose()?;
-        if let Some(packed) = &self.packed {
-            return packed.apply(x, pass, state, residual);
-        }
         let (d_model, train) = (self.config.d_model, pass.context.train());
+        if self.is_packed {
+            check_evaluation(train)?;
+        }
         let all = self.input.apply(x, None, train)?;
         let [before_gate, after_gate, x] =
             [0, 1, 2].map(|part| all.columns(part * d_model..(part + 1) * d_model));
@@ -113,15 +112,28 @@ impl ShortConvolution {
         let earlier = state.as_ref().and_then(|state| state.tensor(0));
         let table = pass.tap_table(self.config.taps, earlier.is_some())?;
         let mixed = rows.convolve(&self.weight, self.bias.as_ref(), earlier, &table)?;
-        let mixed = after_gate.gate(&mixed, Activation::Identity, None)?;
         if let Some(state) = state {
             let after = rows.rows_after(state.tensor(0), &table)?;
             state.advance(pass.seen + pass.seq, vec![after]);
         }
+        let [after_gate, mixed] = [after_gate, mixed].map(|rows| pass.requested_rows(rows));
+        let mixed = after_gate?.gate(&mixed?, Activation::Identity, None)?;
         self.output.apply(&mixed, residual, train)
+    }
+
+    /// The convolution stays in f32 in every precision.
+    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
+        Ok(Self {
+            config: self.config,
+            input: self.input.packed(&packing.at("input"))?,
+            weight: single(&self.weight)?,
+            bias: self.bias.as_ref().map(single).transpose()?,
+            output: self.output.packed(&packing.at("output"))?,
+            is_packed: true,
+        })
     }
 }
 
-parts!(ShortConvolution: Self { input, output, packed, .. } => [packed] [input, output]);
+parts!(ShortConvolution: Self { input, output, .. } => [] [input, output]);
 
 passes!(ShortConvolution, "short convolution");
