@@ -6,8 +6,8 @@ use candle_blocks::{
     StackConfig,
     candle_core::{DType, Device, Tensor},
     config::{
-        GatedDeltaNetConfig, HybridHeadsConfig, Mamba2Config, Mamba2Norm, MambaConfig, MixerConfig,
-        ShortConvolutionConfig,
+        DeltaForm, GatedDeltaNetConfig, HybridHeadsConfig, Mamba2Config, Mamba2Norm, MambaConfig,
+        MixerConfig, ShortConvolutionConfig,
     },
 };
 
@@ -20,12 +20,13 @@ use crate::{
 };
 
 /// Every recurrent mixer.
-fn mixers() -> [MixerConfig; 4] {
+fn mixers() -> [MixerConfig; 5] {
     let delta = GatedDeltaNetConfig::new(WIDTH, [2, 4], [3, 5]);
     let mamba = Mamba2Config::new(WIDTH, [4, 3], 5);
     [
         ShortConvolutionConfig::new(WIDTH, 3).with_bias(true).into(),
         delta.with_strength(2.0).into(),
+        delta.with_form(DeltaForm::Channel { rank: 2 }).into(),
         mamba.with_groups(2).into(),
         MambaConfig::new(WIDTH, 9, 4, 2).into(),
     ]

@@ -9,7 +9,7 @@ use candle_blocks::{
     Checkpoint, StackConfig,
     candle_core::DType,
     checkpoint::scheme::{Family, StackPart},
-    config::{ExpertBranch, MixerConfig, OwnConfig},
+    config::{DeltaForm, ExpertBranch, MixerConfig, OwnConfig},
 };
 use serde_json::Value;
 
@@ -66,6 +66,14 @@ fn of_mixer(name: &str, role: &str, mixer: &MixerConfig) -> Option<usize> {
         (MixerConfig::GatedDeltaNet(of), "n_value_heads") => of.n_value_heads,
         (MixerConfig::GatedDeltaNet(of), "key_dim") => of.key_dim,
         (MixerConfig::GatedDeltaNet(of), "value_dim") => of.value_dim,
+        (MixerConfig::GatedDeltaNet(of), "rank") => match of.form {
+            DeltaForm::Channel { rank } => rank,
+            _ => of.d_model,
+        },
+        (MixerConfig::GatedDeltaNet(of), "n_channels") => match of.form {
+            DeltaForm::Channel { .. } => of.key_dim,
+            _ => 1,
+        },
         (MixerConfig::Mamba(of), "taps") => of.taps,
         (MixerConfig::Mamba(of), "d_inner") => of.d_inner,
         (MixerConfig::Mamba(of), "state_dim") => of.state_dim,

@@ -378,6 +378,17 @@ CASES = {
     "nemotron-h-experts": Case("nemotron_h", NEMOTRON | OF_EXPERTS | {"n_group": 1, "topk_group": 1, "layers_block_type": kinds("ME*ME")}, remote=lettered("ME*ME")),
     "nemotron-h-groups": Case("nemotron_h", NEMOTRON | OF_EXPERTS | {"n_group": 3, "topk_group": 2, "layers_block_type": kinds("EM*EM")}, remote=lettered("EM*EM")),
     "nemotron-h-latent": Case("nemotron_h", NEMOTRON | OF_EXPERTS | {"n_group": 1, "topk_group": 1, "moe_latent_size": 12, "layers_block_type": kinds("ME*ME")}, remote=lettered("ME*ME")),
+    "kimi-linear": Case(
+        "kimi_linear",
+        {
+            **{"hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4},
+            **{"layer_types": ["linear_attention", "full_attention"] * 2, "linear_head_dim": 10, "linear_num_heads": 4},
+            **{"linear_conv_kernel_dim": 3, "kv_lora_rank": 14, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 8},
+            **{"num_local_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "moe_intermediate_size": 10, "routed_scaling_factor": 1.7},
+        },
+        # transformers gives dense layers the experts' name.
+        remote=renamed("", "kimi_linear", (r"block_sparse_moe\.(gate|up|down)_proj", r"mlp.\1_proj"), moe_router_activation_func="sigmoid", first_k_dense_replace=1, linear_attn_config={"full_attn_layers": [2, 4], "kda_layers": [1, 3], "head_dim": 10, "num_heads": 4, "short_conv_kernel_size": 3}),
+    ),
     "mamba": Case("mamba", SELECTIVE | {"tie_word_embeddings": False}),
     "falcon-mamba": Case("falcon_mamba", SELECTIVE | {"state_size": 6, "mixer_rms_eps": 2e-3, "tie_word_embeddings": True}),
     "jamba": Case("jamba", JAMBA | {"num_experts": 1, "num_experts_per_tok": 1}),

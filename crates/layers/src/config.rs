@@ -49,7 +49,7 @@ pub use latent::LatentConfig;
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub(crate) use mixer::HeadsOfRank;
 pub use mixer::{
-    AttentionBias, AttentionConfig, GatedDeltaNetConfig, HeadLayout, HybridHeadsConfig,
+    AttentionBias, AttentionConfig, DeltaForm, GatedDeltaNetConfig, HeadLayout, HybridHeadsConfig,
     Mamba2Config, Mamba2Multipliers, Mamba2Norm, MambaConfig, MixerConfig, MixerFacts, MixerPart,
     OutputGate, OutputGateSpan, PaddedRows, QueryKeyNorm, QueryKeyNormSpan, ShortConvolutionConfig,
     Visibility,

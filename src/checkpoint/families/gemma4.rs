@@ -34,6 +34,10 @@ fn table(name: &str) -> Family {
     let parameter = |role: &str, name: &str| Rule::named(role, &[name], &[]);
     let norm = |role: &str, stem: &str| Rule::norm(role, &[stem]);
     with_layer_inputs(sandwich_table(name, config))
+        .initialization(|json| {
+            let all = Initialization::normal(initializer_range::deviation(json, 0.02)?);
+            Ok(all.with("*router.expert_scale.weight", Distribution::Constant(1.0)))
+        })
         .block_rules([parameter("output_scale", "layer_scalar")])
         .block_rules(stacked_experts("experts"))
         .block_rules(["gate", "up", "down"].map(|part| {
@@ -129,18 +133,16 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
             attention.window = json.switchable_size("sliding_window", 512)?;
         }
     }
-    let stack = stack.with_shared_keys(json.size_or(&["num_kv_shared_layers"], 0)?);
+    let mut stack = stack.with_shared_keys(json.size_or(&["num_kv_shared_layers"], 0)?);
     let is_wide = json.flag(&["use_double_wide_mlp"], false)?;
-    let mut stack = stack.with_each(|_, block| {
+    let has_experts = json.flag(&["enable_moe_block"], false)?;
+    for block in &mut stack.blocks {
         if is_wide && block.facts().shares_from.is_some() {
             block.feed_forward.d_ff *= 2;
         }
-    });
-    if json.flag(&["enable_moe_block"], false)? {
-        for block in &mut stack.blocks {
+        if has_experts {
             let (experts, d_ff) = experts(json, block, block.feed_forward.d_ff)?;
-            block.feed_forward.experts = Some(experts);
-            block.feed_forward.d_ff = d_ff;
+            (block.feed_forward.experts, block.feed_forward.d_ff) = (Some(experts), d_ff);
             block.feed_forward_placement = NormPlacement::Output;
         }
     }

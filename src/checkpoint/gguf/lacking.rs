@@ -6,10 +6,7 @@ use crate::checkpoint::scheme::matches;
 const LACKING: [(&[&str], &str); 9] = [
     (&["plamo2"], "state-space layers"),
     (&["rwkv*", "arwkv*"], "recurrent layers"),
-    (
-        &["qwen4exp", "kimi-linear", "kimi-k3"],
-        "its kind of gated delta rule",
-    ),
+    (&["qwen4exp", "kimi-k3"], "its kind of gated delta rule"),
     (
         &[
             "glm-dsa",

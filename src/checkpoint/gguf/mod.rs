@@ -165,6 +165,9 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         }
         blocks.value_heads = head_counts
             .and_then(|counts| ValueHeads::new(counts, local(&tensor.name), &blocks.shape));
+        if let (ConversionStep::Channels, [1, channels, 1, taps]) = (step, &blocks.shape[..]) {
+            blocks.shape = vec![*channels, *taps];
+        }
         match blocks.shape.clone()[..] {
             [n_parts, ref of_part @ ..] if name.contains("{e}") => {
                 let rows = match of_part {

@@ -3,8 +3,8 @@
 use candle_blocks::{
     BlockConfig, FeedForwardForm, Position,
     config::{
-        AltUpConfig, LatentConfig, Mamba2Config, MixerConfig, OutputGateSpan, OwnConfig,
-        PositionProjections, RelativeBiasSpan, SharedExpertConfig,
+        AltUpConfig, DeltaForm, ExpertBranch, LatentConfig, Mamba2Config, MixerConfig,
+        OutputGateSpan, OwnConfig, PositionProjections, RelativeBiasSpan, SharedExpertConfig,
     },
 };
 use serde_json::Value;
@@ -134,13 +134,14 @@ fn expected(block: &BlockConfig) -> Expected {
         FeedForwardForm::Absent => 0,
         other => panic!("{other:?} is new"),
     };
-    let mlp = |d_ff: usize| {
+    let of_width = |d_model: usize, d_ff: usize| {
         let up_bias = if ff.up_bias { n_up * d_ff } else { 0 };
-        let down_bias = if ff.down_bias { ff.d_model } else { 0 };
+        let down_bias = if ff.down_bias { d_model } else { 0 };
         // An xIELU has two learned and two fixed parameters.
         let n_numbers = if ff.xielu.is_some() { 4 } else { 0 };
-        (n_up + 1) * d_ff * ff.d_model + up_bias + down_bias + n_numbers
+        (n_up + 1) * d_ff * d_model + up_bias + down_bias + n_numbers
     };
+    let mlp = |d_ff: usize| of_width(ff.d_model, d_ff);
     let (experts, router, shared) = match &ff.experts {
         None => (0, 0, mlp(ff.d_ff)),
         Some(experts) => {
@@ -149,10 +150,19 @@ fn expected(block: &BlockConfig) -> Expected {
                 mlp(shared.d_ff) + if shared.gate { ff.d_model } else { 0 }
             };
             let shared = experts.shared.map_or(0, of_shared);
-            let has = [experts.correction, experts.router_bias];
+            let (width, has_scale) = match experts.branch {
+                ExpertBranch::Plain => (ff.d_model, false),
+                ExpertBranch::Latent { width } => (width, false),
+                ExpertBranch::Normalized { .. } => (ff.d_model, true),
+                other => panic!("{other:?} is new"),
+            };
+            let is_latent = width != ff.d_model;
+            let latent = if is_latent { 2 * width * ff.d_model } else { 0 };
+            let has = [experts.correction, experts.router_bias, has_scale];
             let numbers = has.into_iter().filter(|&has| has).count();
             let router = experts.n_experts * (ff.d_model + numbers);
-            (experts.n_experts * mlp(ff.d_ff), router, shared)
+            let experts = experts.n_experts * of_width(width, ff.d_ff);
+            (experts, router, shared + latent)
         }
     };
     let has_sum = ff.experts.is_some_and(|experts| experts.output_bias);
@@ -171,8 +181,16 @@ fn expected(block: &BlockConfig) -> Expected {
         }
         MixerConfig::GatedDeltaNet(of) => {
             let convolved = of.values_width() + 2 * of.keys_width();
-            let projected = convolved + 2 * of.values_width() + 2 * of.n_value_heads;
-            projected * of.d_model + convolved * of.taps + 2 * of.n_value_heads
+            let [values, heads] = [of.values_width(), of.n_value_heads];
+            let gates = match of.form {
+                DeltaForm::Head => (values + heads) * of.d_model + 2 * heads,
+                DeltaForm::Channel { rank } => {
+                    let channels = heads * of.key_dim;
+                    rank * (2 * of.d_model + values + channels) + channels + heads
+                }
+                other => panic!("{other:?} is new"),
+            };
+            (convolved + values + heads) * of.d_model + convolved * of.taps + gates
         }
         MixerConfig::Mamba(of) => {
             let bias = usize::from(of.convolution_bias);

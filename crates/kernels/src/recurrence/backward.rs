@@ -1,6 +1,6 @@
 //! A recurrence's gradients. The states within a chunk are computed again from the snapshot before it.
 
-use super::columns::{self, Columns, Pair, Rule};
+use super::columns::{self, Channels, Columns, Factors, Pair, Rule};
 use super::forward::{CHUNK, Recurrence, StateHeads, Typed, first_snapshots};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
@@ -60,7 +60,7 @@ where
             query: target(gradients.query, n_keys * key_dim),
             key: target(gradients.key, n_keys * key_dim),
             value: target(gradients.value, n_values * value_dim),
-            decay: target(gradients.decay, n_values),
+            decay: target(gradients.decay, self.decay_width()),
             write: target(gradients.write, n_values),
         };
         let firsts = first_snapshots(self.sequences);
@@ -115,15 +115,16 @@ struct Memory<'a, T> {
     of_query: &'a mut [T],
     /// The same for the key.
     of_key: &'a mut [T],
-    /// The key after the last one.
-    zeros: &'a mut [T],
+    /// The same for the logarithms, if each row of the state has its own.
+    of_decay: &'a mut [T],
+    channels: Channels<'a, T>,
 }
 
 impl<'a, T: Real> Memory<'a, T> {
     fn len(key_dim: usize) -> usize {
         let lanes = 2 * MAX_LANES;
         let squares = key_dim.next_multiple_of(MAX_LANES) * MAX_LANES;
-        (CHUNK + 2) * key_dim * lanes + CHUNK * lanes + 2 * squares + key_dim
+        (CHUNK + 2) * key_dim * lanes + CHUNK * lanes + 3 * squares + Channels::<T>::len(key_dim)
     }
 
     #[inline(always)]
@@ -135,13 +136,15 @@ impl<'a, T: Real> Memory<'a, T> {
         let (errors, rest) = rest.split_at_mut(CHUNK * lanes);
         let (of_query, rest) = rest.split_at_mut(squares);
         let (of_key, rest) = rest.split_at_mut(squares);
+        let (of_decay, rest) = rest.split_at_mut(squares);
         Self {
             states,
             errors,
             gradient,
             of_query,
             of_key,
-            zeros: &mut rest[..key_dim],
+            of_decay,
+            channels: Channels::new(&mut rest[..Channels::<T>::len(key_dim)], key_dim),
         }
     }
 }
@@ -167,9 +170,9 @@ impl<'a, T: Real> Backward<'a, T> {
         let group = heads.group();
         let memory = std::mem::take(&mut self.memory);
         let mut memory = Memory::divided::<L>(memory, heads.key_dim);
-        memory.zeros.fill(T::ZERO);
         memory.of_query.fill(T::ZERO);
         memory.of_key.fill(T::ZERO);
+        memory.of_decay.fill(T::ZERO);
         let (sequence, key_head) = self.at;
         let rows = &self.of.sequences[sequence][..];
         for head in key_head * group..(key_head + 1) * group {
@@ -203,6 +206,7 @@ impl<'a, T: Real> Backward<'a, T> {
             ..
         } = self.of.heads;
         let key_head = self.at.1;
+        let heads = [head, key_head];
         let lanes = 2 * L::LANES;
         let len = key_dim * lanes;
         let at = (snapshot * n_values + head) * key_dim * value_dim;
@@ -211,26 +215,29 @@ impl<'a, T: Real> Backward<'a, T> {
             columns::store(level, columns.vectors(level, from), to, 0);
         }
         let mut reads = [level.splat(T::ZERO); 2];
-        if self.of.rule == Rule::Delta {
-            let key = self.of.key(rows[0], key_head);
+        let channels = &mut memory.channels;
+        if self.of.rule.reads() {
+            let first = rows.first().copied();
+            self.of.go_on(first, heads, channels);
+            let key = self.of.reading(first, key_head, channels);
             reads = columns::read(level, &memory.states[..len], key);
         }
         for (i, &row) in rows.iter().enumerate() {
-            let next = match rows.get(i + 1) {
-                Some(&next) => self.of.key(next, key_head),
-                None => memory.zeros,
-            };
+            let next = rows.get(i + 1).copied();
+            self.of.go_on(next, heads, channels);
             let (decay, write) = self.of.factors(row, head);
             let value = columns.vectors(level, self.of.value(row, head));
             let error = columns::error(level, value, decay, reads);
             columns::store(level, error, memory.errors, i * lanes);
             let delta = columns::times(level, write, error);
             let key = self.of.key(row, key_head);
+            let next = self.of.reading(next, key_head, channels);
+            let factors = channels.factors(self.of.rule, decay);
             let states = memory.states[i * len..(i + 2) * len].as_mut_ptr();
             // SAFETY: two states are within the memory, one after the other.
             [_, reads] = unsafe {
                 let (states, keys) = ([states, states.add(len)], [key, key, next]);
-                columns::update_at(level, self.of.rule, states, keys, decay, delta)
+                columns::update_at(level, self.of.rule, states, keys, factors, delta)
             };
         }
     }
@@ -278,28 +285,46 @@ impl<'a, T: Real> Backward<'a, T> {
         let of_delta = columns::add(level, of_delta[0], of_delta[1]);
         let of_error = columns::times(level, write, of_delta);
 
-        // By the delta rule, the error reads α S by the key: the gradient of α S is dS - k ⊗ de.
-        let factor = match self.of.rule {
-            Rule::Delta => -T::of(1.0),
-            Rule::Sum => T::ZERO,
+        // By a delta rule, the error reads α S by the key: the gradient of α S is dS - k ⊗ de.
+        let factor = match self.of.rule.reads() {
+            true => -T::of(1.0),
+            false => T::ZERO,
         };
         let minus = columns::times(level, factor, of_error);
-        let decayed = columns::times(level, decay, minus);
-        let factor = level.splat(decay);
+        let is_each = self.of.rule == Rule::ChannelDelta;
+        let channels = &mut memory.channels;
+        self.of.go_on(Some(row), [head, key_head], channels);
+        channels.end();
+        let each = match channels.factors(self.of.rule, decay) {
+            Factors::Each(each) => each,
+            Factors::One(_) => &[],
+        };
+        let mut factor = level.splat(decay);
+        let mut decayed = columns::times(level, decay, minus);
         let mut of_decay = [zero; 2];
         for (j, &k) in key.iter().enumerate() {
+            if let Some(&own) = each.get(j) {
+                factor = level.splat(own);
+                decayed = columns::times(level, own, minus);
+            }
             let k = level.splat(k);
             let s = columns::load(level, before, j * lanes);
             let mut gradient = columns::load(level, memory.gradient, j * lanes);
             let mut of_key = load_vector(level, memory.of_key, j * L::LANES);
+            let mut of_row = [zero; 2];
             for c in 0..2 {
                 of_key = level.multiply_add(s[c], decayed[c], of_key);
                 gradient[c] = level.multiply_add(k, minus[c], gradient[c]);
-                of_decay[c] = level.multiply_add(gradient[c], s[c], of_decay[c]);
+                let sum = if is_each { &mut of_row } else { &mut of_decay };
+                sum[c] = level.multiply_add(gradient[c], s[c], sum[c]);
                 gradient[c] = level.multiply(factor, gradient[c]);
             }
             columns::store(level, gradient, memory.gradient, j * lanes);
             store_vector(level, of_key, memory.of_key, j * L::LANES);
+            if is_each {
+                let of_row = level.multiply(factor, level.add(of_row[0], of_row[1]));
+                store_vector(level, of_row, memory.of_decay, j * L::LANES);
+            }
         }
 
         let row = row as usize;
@@ -315,13 +340,15 @@ impl<'a, T: Real> Backward<'a, T> {
             add_row_sums(level, memory.of_key, gradients.key.piece(row, of_keys));
             let of_value = columns.of_head(head, heads.value_dim);
             columns::store_some(level, of_error, gradients.value.piece(row, of_value));
-            let sums = [
-                decay * total(level, of_decay),
-                total(level, product(level, of_delta, error)),
-            ];
-            for (to, sum) in [&gradients.decay, &gradients.write].iter().zip(sums) {
-                to.piece(row, head..head + 1)[0] += sum;
+            if is_each {
+                let of_head = head * heads.key_dim..(head + 1) * heads.key_dim;
+                add_row_sums(level, memory.of_decay, gradients.decay.piece(row, of_head));
+            } else {
+                let sum = decay * total(level, of_decay);
+                gradients.decay.piece(row, head..head + 1)[0] += sum;
             }
+            let sum = total(level, product(level, of_delta, error));
+            gradients.write.piece(row, head..head + 1)[0] += sum;
         }
     }
 }

@@ -12,6 +12,89 @@ pub enum Rule {
     Delta,
     /// `k ⊗ β v`: a sum that decays.
     Sum,
+    /// The gated delta rule with a factor for each row of the state, `k ⊗ β (v - (α ⊙ S)ᵀ k)`: Kimi Delta Attention.
+    ChannelDelta,
+}
+
+impl Rule {
+    /// Returns whether an error reads the state by the key.
+    pub fn reads(self) -> bool {
+        self != Self::Sum
+    }
+}
+
+/// A position's factors `α`.
+#[derive(Clone, Copy)]
+pub enum Factors<'a, T> {
+    /// One for the whole state.
+    One(T),
+    /// One for each row.
+    Each(&'a [T]),
+}
+
+/// The factors of two positions in turn, for [`Rule::ChannelDelta`]. By other rules, only the key after the last one is used.
+pub struct Channels<'a, T> {
+    /// `[2, key_dim]`.
+    factors: &'a mut [T],
+    /// The later position's key, times its factors.
+    key: &'a mut [T],
+    later: usize,
+}
+
+impl<'a, T: Real> Channels<'a, T> {
+    /// Returns how many elements it has.
+    pub fn len(key_dim: usize) -> usize {
+        3 * key_dim
+    }
+
+    /// Creates it in memory of [`Self::len`] elements.
+    pub fn new(memory: &'a mut [T], key_dim: usize) -> Self {
+        let (factors, key) = memory.split_at_mut(2 * key_dim);
+        key.fill(T::ZERO);
+        factors.fill(T::ZERO);
+        Self {
+            factors,
+            key,
+            later: 0,
+        }
+    }
+
+    /// Goes on to a later position with these logarithms and this key.
+    #[inline(always)]
+    pub fn go_on(&mut self, logarithms: &[T], key: &[T]) {
+        let n = self.key.len();
+        assert!(logarithms.len() == n && key.len() == n);
+        self.later = 1 - self.later;
+        let factors = &mut self.factors[self.later * n..][..n];
+        for (factor, &logarithm) in factors.iter_mut().zip(logarithms) {
+            *factor = logarithm.exp();
+        }
+        for ((to, &key), &factor) in self.key.iter_mut().zip(key).zip(&*factors) {
+            *to = key * factor;
+        }
+    }
+
+    /// Goes on beyond the last position, whose key is zeros.
+    #[inline(always)]
+    pub fn end(&mut self) {
+        self.later = 1 - self.later;
+        self.key.fill(T::ZERO);
+    }
+
+    /// Returns the factors of the position before the later one, of which `one` is that of the whole state.
+    #[inline(always)]
+    pub fn factors(&self, rule: Rule, one: T) -> Factors<'_, T> {
+        let n = self.key.len();
+        match rule {
+            Rule::ChannelDelta => Factors::Each(&self.factors[(1 - self.later) * n..][..n]),
+            Rule::Delta | Rule::Sum => Factors::One(one),
+        }
+    }
+
+    /// Returns the later position's key times its factors.
+    pub fn key(&self) -> &[T] {
+        self.key
+    }
 }
 
 /// Two vectors of columns.
@@ -51,13 +134,12 @@ pub fn within<T: Real, L: Vectors<T>>(
 pub struct Memory<'a, T> {
     /// `[key_dim, 2 · LANES]`.
     pub state: &'a mut [T],
-    /// The key after the last one.
-    pub zeros: &'a mut [T],
+    pub channels: Channels<'a, T>,
 }
 
 /// Returns how many elements [`Memory`] has at most.
 pub fn memory_len(key_dim: usize) -> usize {
-    key_dim * (2 * MAX_LANES + 1)
+    key_dim * 2 * MAX_LANES + Channels::<f64>::len(key_dim)
 }
 
 impl<'a, T> Memory<'a, T> {
@@ -69,7 +151,7 @@ impl<'a, T> Memory<'a, T> {
         let (state, rest) = memory.split_at_mut(key_dim * 2 * L::LANES);
         Self {
             state,
-            zeros: &mut rest[..key_dim],
+            channels: Channels::new(&mut rest[..Channels::<T>::len(key_dim)], key_dim),
         }
     }
 }
@@ -205,22 +287,22 @@ pub fn read<T: Real, L: Vectors<T>>(level: L, state: &[T], key: &[T]) -> Pair<L:
     add(level, sums[0], sums[1])
 }
 
-/// Replaces `S` by `decay · S + k ⊗ delta`, and returns `Sᵀ q` and what the next position's error reads: by the delta
-/// rule `Sᵀ next`, else zeros. `keys` are `k`, `q` and `next`.
+/// Replaces `S` by `α S + k ⊗ delta`, and returns `Sᵀ q` and what the next position's error reads: by a delta rule
+/// `Sᵀ next`, else zeros. `keys` are `k`, `q` and `next`.
 #[inline(always)]
 pub fn update<T: Real, L: Vectors<T>>(
     level: L,
     rule: Rule,
     state: &mut [T],
     keys: [&[T]; 3],
-    decay: T,
+    factors: Factors<T>,
     delta: Pair<L::Vector>,
 ) -> [Pair<L::Vector>; 2] {
     let n = keys[0].len();
     assert!(keys.iter().all(|keys| keys.len() == n) && state.len() == n * 2 * L::LANES);
     let at = state.as_mut_ptr();
     // SAFETY: the assertion; rows are read before they are written.
-    unsafe { update_at(level, rule, [at, at], keys, decay, delta) }
+    unsafe { update_at(level, rule, [at, at], keys, factors, delta) }
 }
 
 /// Like [`update`], from one state to another.
@@ -233,34 +315,45 @@ pub unsafe fn update_at<T: Real, L: Vectors<T>>(
     rule: Rule,
     states: [*mut T; 2],
     keys: [&[T]; 3],
-    decay: T,
+    factors: Factors<T>,
     delta: Pair<L::Vector>,
 ) -> [Pair<L::Vector>; 2] {
     // SAFETY: the caller's promise.
     unsafe {
-        match rule {
-            Rule::Delta => update_rows::<T, L, true>(level, states, keys, decay, delta),
-            Rule::Sum => update_rows::<T, L, false>(level, states, keys, decay, delta),
+        match (rule, factors) {
+            (Rule::Sum, Factors::One(_)) => {
+                update_rows::<T, L, false, false>(level, states, keys, factors, delta)
+            }
+            (_, Factors::One(_)) => {
+                update_rows::<T, L, true, false>(level, states, keys, factors, delta)
+            }
+            (_, Factors::Each(_)) => {
+                update_rows::<T, L, true, true>(level, states, keys, factors, delta)
+            }
         }
     }
 }
 
-/// [`update_at`], which returns `Sᵀ next` if `READS`, else zeros.
+/// [`update_at`], which returns `Sᵀ next` if `READS`, else zeros, with a factor for each row if `EACH`.
 ///
 /// # Safety
 /// Same as for [`update_at`].
 #[inline(always)]
-unsafe fn update_rows<T: Real, L: Vectors<T>, const READS: bool>(
+unsafe fn update_rows<T: Real, L: Vectors<T>, const READS: bool, const EACH: bool>(
     level: L,
     [from, to]: [*mut T; 2],
     keys: [&[T]; 3],
-    decay: T,
+    factors: Factors<T>,
     delta: Pair<L::Vector>,
 ) -> [Pair<L::Vector>; 2] {
     let n = keys[0].len();
-    assert!(keys.iter().all(|keys| keys.len() == n));
+    let (one, each) = match factors {
+        Factors::One(one) => (one, keys[0]),
+        Factors::Each(each) => (T::ZERO, each),
+    };
+    assert!(keys.iter().all(|keys| keys.len() == n) && each.len() == n);
     let zero = level.splat(T::ZERO);
-    let decay = level.splat(decay);
+    let one = level.splat(one);
     let (mut y, mut reads) = ([[zero; 2]; SUMS], [[zero; 2]; SUMS]);
     let mut i = 0;
     while i + SUMS <= n {
@@ -268,7 +361,15 @@ unsafe fn update_rows<T: Real, L: Vectors<T>, const READS: bool>(
             let sums = [&mut y[part], &mut reads[part]];
             // SAFETY: `i + part` is below `n`, and the caller promises as many rows of two vectors.
             unsafe {
-                update_row::<T, L, READS>(level, [from, to], i + part, keys, decay, delta, sums)
+                update_row::<T, L, READS, EACH>(
+                    level,
+                    [from, to],
+                    i + part,
+                    keys,
+                    (one, each),
+                    delta,
+                    sums,
+                )
             };
         }
         i += SUMS;
@@ -276,7 +377,9 @@ unsafe fn update_rows<T: Real, L: Vectors<T>, const READS: bool>(
     if i < n {
         let sums = [&mut y[0], &mut reads[0]];
         // SAFETY: as above.
-        unsafe { update_row::<T, L, READS>(level, [from, to], i, keys, decay, delta, sums) };
+        unsafe {
+            update_row::<T, L, READS, EACH>(level, [from, to], i, keys, (one, each), delta, sums)
+        };
     }
     [add(level, y[0], y[1]), add(level, reads[0], reads[1])]
 }
@@ -284,23 +387,27 @@ unsafe fn update_rows<T: Real, L: Vectors<T>, const READS: bool>(
 /// Replaces a row in `S`, and adds its terms to `Sᵀ q` and `Sᵀ next`.
 ///
 /// # Safety
-/// The states have a row `i` with two vectors, and the keys have an element `i`.
+/// The states have a row `i` with two vectors, and the keys and factors have an element `i`.
 #[inline(always)]
-unsafe fn update_row<T: Real, L: Vectors<T>, const READS: bool>(
+unsafe fn update_row<T: Real, L: Vectors<T>, const READS: bool, const EACH: bool>(
     level: L,
     [from, to]: [*mut T; 2],
     i: usize,
     [key, query, next]: [&[T]; 3],
-    decay: L::Vector,
+    (one, each): (L::Vector, &[T]),
     delta: Pair<L::Vector>,
     [y, reads]: [&mut Pair<L::Vector>; 2],
 ) {
     // SAFETY: the caller promises an element `i`.
-    let (k, q, next) = unsafe {
+    let (k, q, next, decay) = unsafe {
         (
             level.splat(*key.get_unchecked(i)),
             level.splat(*query.get_unchecked(i)),
             level.splat(*next.get_unchecked(i)),
+            match EACH {
+                true => level.splat(*each.get_unchecked(i)),
+                false => one,
+            },
         )
     };
     for c in 0..2 {

@@ -4,7 +4,7 @@
 //! that each position costs four operations for an element, about as many as a form with products for chunks takes
 //! (Yang et al. 2024, <https://arxiv.org/abs/2406.06484>). A sequence in pieces has the same bits as in one piece.
 
-use super::columns::{self, Columns, Memory, Rule};
+use super::columns::{self, Channels, Columns, Memory, Rule};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};
@@ -30,6 +30,14 @@ impl StateHeads {
     /// Returns how many elements one sequence's states have.
     pub fn state_len(&self) -> usize {
         self.n_values * self.key_dim * self.value_dim
+    }
+
+    /// Returns how many logarithms of factors `α` a row has by a rule.
+    pub fn decay_width(&self, rule: Rule) -> usize {
+        match rule {
+            Rule::Delta | Rule::Sum => self.n_values,
+            Rule::ChannelDelta => self.n_values * self.key_dim,
+        }
     }
 
     /// Returns how many value heads a key head serves.
@@ -59,7 +67,8 @@ fn snapshots_of(rows: &[u32]) -> usize {
 }
 
 /// A recurrence over several sequences' rows, in f32 or f64. For each value head, `S = α S + k ⊗ ..` by its
-/// [`Rule`] and `y = Sᵀ q`, where `α = exp(decay)` and `β = write`.
+/// [`Rule`] and `y = Sᵀ q`, where `α = exp(decay)` and `β = write`. By [`Rule::ChannelDelta`] each row of a state has a
+/// factor `α`.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrence<'a> {
     /// The term that each position adds.
@@ -72,7 +81,7 @@ pub struct Recurrence<'a> {
     pub key: Slice<'a>,
     /// The values `v`, `[rows, n_values · value_dim]`.
     pub value: Slice<'a>,
-    /// The logarithms for the factors `α`, `[rows, n_values]`: negative or 0.
+    /// The logarithms for the factors `α`, `[rows, n_values]`, or `[rows, n_values · key_dim]`: negative or 0.
     pub decay: Slice<'a>,
     /// The factors `β`, `[rows, n_values]`.
     pub write: Slice<'a>,
@@ -141,11 +150,17 @@ impl<T> Typed<'_, T> {
         assert_eq!(self.query.len(), rows * n_keys * key_dim);
         assert_eq!(self.key.len(), self.query.len());
         assert_eq!(self.value.len(), rows * n_values * value_dim);
-        assert_eq!(self.write.len(), self.decay.len());
+        assert_eq!(self.write.len(), rows * n_values);
+        assert_eq!(self.decay.len(), rows * self.decay_width());
+    }
+
+    /// Returns how many logarithms of factors a row has.
+    pub fn decay_width(&self) -> usize {
+        self.heads.decay_width(self.rule)
     }
 
     pub fn n_rows(&self) -> usize {
-        self.decay.len() / self.heads.n_values
+        self.write.len() / self.heads.n_values
     }
 
     /// Returns the multiplications in the forward pass.
@@ -172,6 +187,14 @@ impl<T> Typed<'_, T> {
         self.of_value_head(self.value, row, head)
     }
 
+    /// Returns the logarithms of a state's rows.
+    pub fn logarithms(&self, row: u32, head: usize) -> &[T] {
+        let StateHeads {
+            n_values, key_dim, ..
+        } = self.heads;
+        of_head(self.decay, row, (head, n_values), key_dim)
+    }
+
     /// Returns a value head's part of a row with all value heads.
     pub fn of_value_head<'r>(&self, rows: &'r [T], row: u32, head: usize) -> &'r [T] {
         let StateHeads {
@@ -190,11 +213,46 @@ fn of_head<T>(rows: &[T], row: u32, (head, n): (usize, usize), width: usize) -> 
 }
 
 impl<T: Real> Typed<'_, T> {
-    /// Returns `α` and `β`.
+    /// Returns `α` and `β`, with `α = 1` if each row of the state has its own.
     #[inline(always)]
     pub fn factors(&self, row: u32, head: usize) -> (T, T) {
         let at = row as usize * self.heads.n_values + head;
-        (self.decay[at].exp(), self.write[at])
+        let decay = match self.rule {
+            Rule::ChannelDelta => T::of(1.0),
+            Rule::Delta | Rule::Sum => self.decay[at].exp(),
+        };
+        (decay, self.write[at])
+    }
+
+    /// Goes on to a later position's factors, if each row of the state has its own.
+    #[inline(always)]
+    pub fn go_on(
+        &self,
+        row: Option<u32>,
+        [head, key_head]: [usize; 2],
+        channels: &mut Channels<T>,
+    ) {
+        match (self.rule, row) {
+            (Rule::Delta | Rule::Sum, _) => {}
+            (Rule::ChannelDelta, None) => channels.end(),
+            (Rule::ChannelDelta, Some(row)) => {
+                channels.go_on(self.logarithms(row, head), self.key(row, key_head));
+            }
+        }
+    }
+
+    /// Returns the key by which the error of the later position reads the state: zeros if there is none.
+    #[inline(always)]
+    pub fn reading<'k>(
+        &'k self,
+        row: Option<u32>,
+        key_head: usize,
+        channels: &'k Channels<T>,
+    ) -> &'k [T] {
+        match (self.rule, row) {
+            (Rule::Delta | Rule::Sum, Some(row)) => self.key(row, key_head),
+            _ => channels.key(),
+        }
     }
 }
 
@@ -314,13 +372,18 @@ impl<T: Real> Forward<'_, T> {
             return;
         };
         let of_state = (sequence * n_values + head) * key_dim;
-        let Memory { state, zeros } = Memory::divided::<L>(self.memory, key_dim);
-        zeros.fill(T::ZERO);
+        let Memory {
+            state,
+            mut channels,
+        } = Memory::divided::<L>(self.memory, key_dim);
+        let heads = [head, key_head];
         for columns in columns::all::<T, L>(value_dim) {
             columns.load(level, self.state, of_state, state);
             let mut reads = [level.splat(T::ZERO); 2];
-            if self.of.rule == Rule::Delta {
-                reads = columns::read(level, state, self.of.key(first, key_head));
+            if self.of.rule.reads() {
+                self.of.go_on(Some(first), heads, &mut channels);
+                let key = self.of.reading(Some(first), key_head, &channels);
+                reads = columns::read(level, state, key);
             }
             for (i, &row) in rows.iter().enumerate() {
                 if let Some((all, first)) = self.snapshots
@@ -329,18 +392,18 @@ impl<T: Real> Forward<'_, T> {
                     let at = ((first + i / CHUNK) * n_values + head) * key_dim;
                     columns.store(level, state, all, at);
                 }
-                let next = match rows.get(i + 1) {
-                    Some(&next) => self.of.key(next, key_head),
-                    None => zeros,
-                };
+                let next = rows.get(i + 1).copied();
+                self.of.go_on(next, heads, &mut channels);
                 let (decay, write) = self.of.factors(row, head);
                 let value = columns.vectors(level, self.of.value(row, head));
                 let error = columns::error(level, value, decay, reads);
                 let delta = columns::times(level, write, error);
                 let key = self.of.key(row, key_head);
+                let next = self.of.reading(next, key_head, &channels);
                 let keys = [key, self.of.query(row, key_head), next];
+                let factors = channels.factors(self.of.rule, decay);
                 let y;
-                [y, reads] = columns::update(level, self.of.rule, state, keys, decay, delta);
+                [y, reads] = columns::update(level, self.of.rule, state, keys, factors, delta);
                 let to = columns.of_head(head, value_dim);
                 // SAFETY: only this task writes this head's columns in the rows of its sequence.
                 let to = unsafe { self.y.piece(row as usize, to) };

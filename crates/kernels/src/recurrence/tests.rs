@@ -59,7 +59,11 @@ impl Case {
                 unit(1),
                 unit(2),
                 normal(n_rows * n_values * value_dim, 0.0, 1.0, 3),
-                factors(4, |x| -softplus(x)),
+                {
+                    let n = n_rows * heads.decay_width(rule);
+                    let x = normal(n, 0.0, 2.0, 4).into_iter();
+                    x.map(|x| f64::from(-softplus(x) as f32)).collect()
+                },
                 factors(5, sigmoid),
             ],
         }
@@ -83,16 +87,19 @@ impl Case {
                 let state = &mut state[at..at + key_dim * value_dim];
                 for row in rows.iter().map(|row| *row as usize) {
                     let keys = (row * n_keys + key_head) * key_dim;
-                    let (decay, write) =
-                        (decay[row * n_values + head], write[row * n_values + head]);
+                    let at = row * n_values + head;
+                    let (write, decay) = (write[at], |i: usize| match self.rule {
+                        Rule::ChannelDelta => decay[at * key_dim + i],
+                        Rule::Delta | Rule::Sum => decay[at],
+                    });
                     for c in 0..value_dim {
                         let column = |i: usize| i * value_dim + c;
                         let of = (row * n_values + head) * value_dim + c;
-                        (0..key_dim).for_each(|i| state[column(i)] *= decay.exp());
+                        (0..key_dim).for_each(|i| state[column(i)] *= decay(i).exp());
                         let read: f64 =
                             (0..key_dim).map(|i| key[keys + i] * state[column(i)]).sum();
                         let delta = match self.rule {
-                            Rule::Delta => write * (value[of] - read),
+                            Rule::Delta | Rule::ChannelDelta => write * (value[of] - read),
                             Rule::Sum => write * value[of],
                         };
                         (0..key_dim).for_each(|i| state[column(i)] += key[keys + i] * delta);
@@ -209,7 +216,7 @@ const SIZES: [[usize; 4]; 7] = [
 
 /// Returns each of these with each rule.
 fn rules_and<C: Clone, const N: usize>(cases: [C; N]) -> impl Iterator<Item = (Rule, C)> {
-    let rules = [Rule::Delta, Rule::Sum];
+    let rules = [Rule::Delta, Rule::Sum, Rule::ChannelDelta];
     rules
         .into_iter()
         .flat_map(move |rule| cases.clone().map(|case| (rule, case)))

@@ -112,13 +112,9 @@ impl FeedForwardConfig {
                 "it has a bias on the sum of its experts, which every rank would add".to_string(),
             );
         }
-        if let Some(experts) = self.experts
-            && experts.branch != ExpertBranch::Plain
-        {
-            return Err(format!(
-                "its experts have the branch {:?}, whose parts are not divided",
-                experts.branch
-            ));
+        let branch = self.experts.map(|experts| experts.branch);
+        if branch.is_some_and(|branch| branch != ExpertBranch::Plain) {
+            return Err("the branch of its experts is not divided among ranks".to_string());
         }
         let shared = self
             .experts

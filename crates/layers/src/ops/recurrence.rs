@@ -27,7 +27,7 @@ pub(crate) struct Recurrence<'a> {
     pub key: &'a Value,
     /// The values, `[.., n_values · value_dim]`.
     pub value: &'a Value,
-    /// The logarithms of the states' decay, `[.., n_values]`.
+    /// The logarithms of the states' decay, `[.., n_values]`; by [`Rule::ChannelDelta`], `[.., n_values · key_dim]`.
     pub decay: &'a Value,
     /// The strengths with which the states are written, `[.., n_values]`.
     pub write: &'a Value,
@@ -73,7 +73,7 @@ impl Recurrence<'_> {
             (self.query, keys),
             (self.key, keys),
             (self.value, n_values * value_dim),
-            (self.decay, n_values),
+            (self.decay, self.heads.decay_width(self.rule)),
             (self.write, n_values),
         ];
         check_inputs(OP, self.query, &inputs)?;

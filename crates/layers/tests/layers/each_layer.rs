@@ -5,7 +5,7 @@ use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, FeedForward, ForwardContext, Linear,
     Norm, NormConfig, Visibility,
     candle_core::{DType, Module, Result, Tensor},
-    config::{GatedDeltaNetConfig, Mamba2Config, MambaConfig, NormWeight},
+    config::{DeltaForm, GatedDeltaNetConfig, Mamba2Config, MambaConfig, NormWeight},
     layers::{GatedDeltaNet, Mamba, Mamba2},
     ops,
     verify::{Comparison, Expected, compare},
@@ -289,8 +289,12 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
     let selective = MambaConfig::new(8, 16, 5, 3)
         .with_taps(3)
         .with_norm(Some(NormConfig::rms_norm(1, 1e-3)));
+    let channel_delta = GatedDeltaNetConfig::new(8, [4, 4], [3, 3])
+        .with_taps(3)
+        .with_norm(NormConfig::rms_norm(3, 1e-3))
+        .with_form(DeltaForm::Channel { rank: 3 });
     let mut comparisons = Vec::new();
-    for mixer in ["gated_delta_net", "mamba2", "mamba"] {
+    for mixer in ["gated_delta_net", "mamba2", "mamba", "channel_delta"] {
         let prefix = format!("{mixer}.");
         let is_parameter = |name: &&String| {
             let local = name.strip_prefix(&prefix).unwrap_or_default();
@@ -312,6 +316,7 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
                 match mixer {
                     "mamba2" => Mamba2::new(&mamba, vb)?.forward(&t[0]),
                     "mamba" => Mamba::new(&selective, vb)?.forward(&t[0]),
+                    "channel_delta" => GatedDeltaNet::new(&channel_delta, vb)?.forward(&t[0]),
                     _ => GatedDeltaNet::new(&delta, vb)?.forward(&t[0]),
                 }
             }));
@@ -320,7 +325,7 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
     // Outputs, and gradients of inputs and parameters.
     assert_eq!(
         comparisons.len(),
-        2 * (2 + 13) + 2 * (2 + 16) + 2 * (2 + 15)
+        2 * (2 + 13) + 2 * (2 + 16) + 2 * (2 + 15) + 2 * (2 + 15)
     );
     assert_passed(&comparisons);
 }

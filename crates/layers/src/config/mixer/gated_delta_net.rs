@@ -18,6 +18,14 @@ use crate::error::{Error, Result};
 /// y       = output(norm(Sₚᵀ qₚ) * silu(gate(xₚ)))                    the norm is over each head
 /// ```
 ///
+/// By [`DeltaForm::Channel`], each row of a state has a factor, the gate has a sigmoid, and both come by way of a few columns:
+///
+/// ```text
+/// αₚ      = exp(-exp(rate) · softplus(decay(decay_low(xₚ)) + decay_bias))  for each row of each value head's state
+/// Sₚ      = αₚ ⊙ Sₚ₋₁ + kₚ ⊗ βₚ (vₚ - (αₚ ⊙ Sₚ₋₁)ᵀ kₚ)
+/// y       = output(norm(Sₚᵀ qₚ) * sigmoid(gate(gate_low(xₚ))))
+/// ```
+///
 /// A key head serves `n_value_heads / n_key_heads` value heads. Convolutions are as in
 /// [`ShortConvolutionConfig`](crate::config::ShortConvolutionConfig), without a bias. A cache holds the state and the last
 /// `taps - 1` rows for each convolution, whatever the length. Pass it to
@@ -42,6 +50,24 @@ pub struct GatedDeltaNetConfig {
     pub strength: f64,
     /// The norm over each head's result.
     pub norm: NormConfig,
+    /// The decay and the gate.
+    #[serde(default)]
+    pub form: DeltaForm,
+}
+
+/// The decay and the gate of a gated delta rule. Set them in [`GatedDeltaNetConfig::form`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum DeltaForm {
+    /// A factor for each value head's state (Qwen3-Next).
+    #[default]
+    Head,
+    /// A factor for each row of a state: Kimi Delta Attention (Kimi Team 2025, <https://arxiv.org/abs/2510.26692>).
+    Channel {
+        /// How many columns are between the two projections to the factors, and to the gate.
+        rank: usize,
+    },
 }
 
 impl GatedDeltaNetConfig {
@@ -58,6 +84,7 @@ impl GatedDeltaNetConfig {
             taps: 4,
             strength: 1.0,
             norm: NormConfig::rms_norm(value_dim, 1e-6),
+            form: DeltaForm::Head,
         }
     }
 
@@ -68,6 +95,8 @@ impl GatedDeltaNetConfig {
         with_strength(strength: f64) => strength = strength;
         /// Sets the norm over each head's result.
         with_norm(norm: NormConfig) => norm = norm;
+        /// Sets the decay and the gate.
+        with_form(form: DeltaForm) => form = form;
     }
 
     /// Returns all heads' width for keys.
@@ -83,9 +112,16 @@ impl GatedDeltaNetConfig {
     /// Returns how many weights each position multiplies.
     pub(super) fn multiplied_weights(&self) -> usize {
         let convolved = 2 * self.keys_width() + self.values_width();
-        let projected = convolved + 2 * self.values_width() + 2 * self.n_value_heads;
+        let [values, heads] = [self.values_width(), self.n_value_heads];
+        let projected = (convolved + values + heads) * self.d_model;
+        let gates = match self.form {
+            DeltaForm::Head => (values + heads) * self.d_model,
+            DeltaForm::Channel { rank } => {
+                rank * (2 * self.d_model + values + heads * self.key_dim)
+            }
+        };
         // The state is read by the key and by the query, and written.
-        projected * self.d_model + convolved * self.taps + 3 * self.values_width() * self.key_dim
+        projected + gates + convolved * self.taps + 3 * values * self.key_dim
     }
 
     /// Returns the properties by which other parts of a model know this mixer.
@@ -113,6 +149,9 @@ impl GatedDeltaNetConfig {
         ];
         for (name, found) in sizes {
             size(&format!("{name} of a gated delta rule"), found)?;
+        }
+        if let DeltaForm::Channel { rank } = self.form {
+            size("the rank of a gated delta rule", rank)?;
         }
         let (n, keys) = (self.n_value_heads, self.n_key_heads);
         let invalid = |reason: String| Err(Error::InvalidConfig(reason));

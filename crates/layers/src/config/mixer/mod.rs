@@ -21,7 +21,7 @@ pub use attention::{
     Visibility,
 };
 pub use facts::{HeadLayout, MixerFacts, PaddedRows};
-pub use gated_delta_net::GatedDeltaNetConfig;
+pub use gated_delta_net::{DeltaForm, GatedDeltaNetConfig};
 pub use hybrid_heads::HybridHeadsConfig;
 pub use mamba::MambaConfig;
 pub use mamba2::{Mamba2Config, Mamba2Norm};

@@ -101,7 +101,7 @@ impl Mamba2 {
             key: convolved("key", keys)?,
             query: convolved("query", keys)?,
             gate: linear("gate", d_model, values)?,
-            decay: Decay::new(&vb, "decay", [d_model, n_heads])?,
+            decay: Decay::new(&vb, "decay", [d_model, n_heads], None)?,
             skip: vb.pp("skip").get_with_hints(n_heads, "weight", one)?,
             norm,
             output: linear("output", values, d_model)?,

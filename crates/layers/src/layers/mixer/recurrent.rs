@@ -149,25 +149,38 @@ impl<'a> RecurrentPass<'a> {
     }
 }
 
-/// Each head's decay: `exp(-exp(rate) · step)` with `step = softplus(projection(x) + bias)`.
+/// Each head's decay, or that of each of its channels: `exp(-exp(rate) · step)` with `step = softplus(projection(x) + bias)`.
 #[derive(Clone, Debug)]
 pub(super) struct Decay {
     projection: Linear,
     bias: Tensor,
+    /// `[n_heads]`, or `[n_heads, 1]` for channels.
     rate: Tensor,
+    n_channels: Option<usize>,
 }
 
 parts!(Decay: Self { projection, .. } => [projection] []);
 
 impl Decay {
     /// Creates the projection `name` with its bias, and `rate`.
-    pub fn new(vb: &ParameterSource, name: &str, [d_in, n_heads]: [usize; 2]) -> Result<Self> {
+    pub fn new(
+        vb: &ParameterSource,
+        name: &str,
+        [d_in, n_heads]: [usize; 2],
+        n_channels: Option<usize>,
+    ) -> Result<Self> {
         let one = Init::Const(1.0);
-        let linear = LinearConfig::new(d_in, n_heads).with_bias(false);
+        let n = n_heads * n_channels.unwrap_or(1);
+        let linear = LinearConfig::new(d_in, n).with_bias(false);
+        let rate = vb.pp("rate");
         Ok(Self {
             projection: Linear::new(&linear, vb.pp(name))?,
-            bias: vb.pp(name).get_with_hints(n_heads, "bias", one)?,
-            rate: vb.pp("rate").get_with_hints(n_heads, "weight", one)?,
+            bias: vb.pp(name).get_with_hints(n, "bias", one)?,
+            rate: match n_channels {
+                None => rate.get_with_hints(n_heads, "weight", one)?,
+                Some(_) => rate.get_with_hints((n_heads, 1), "weight", one)?,
+            },
+            n_channels,
         })
     }
 
@@ -184,7 +197,16 @@ impl Decay {
         let rate = widened(&self.rate, steps.dtype())?;
         record("exp", &rate)?;
         record("neg", &rate)?;
-        steps.multiply_rows(&rate.exp()?.neg()?)
+        let rate = rate.exp()?.neg()?;
+        let rate = match self.n_channels {
+            None => rate,
+            Some(n_channels) => {
+                record("copy", &rate)?;
+                let each = rate.broadcast_as((rate.dims()[0], n_channels))?;
+                each.contiguous()?.flatten_all()?
+            }
+        };
+        steps.multiply_rows(&rate)
     }
 
     /// The projection stays in f32 in every precision: few weights, on which all later positions depend.
@@ -193,6 +215,7 @@ impl Decay {
             projection: self.projection.packed(&packing.exact())?,
             bias: single(&self.bias)?,
             rate: single(&self.rate)?,
+            n_channels: self.n_channels,
         })
     }
 }

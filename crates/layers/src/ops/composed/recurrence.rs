@@ -72,7 +72,7 @@ impl Positions {
 }
 
 /// The inputs at one position: columns `[sequences, heads, key_dim, 1]`, rows `[sequences, heads, 1, value_dim]`, and
-/// factors `[sequences, heads, 1, 1]`.
+/// factors `[sequences, heads, 1, 1]`, or those of each row `[sequences, heads, key_dim, 1]`.
 struct Position {
     rule: Rule,
     query: Array,
@@ -104,7 +104,7 @@ impl Position {
             query: one(query, [keys, 1])?,
             key: one(key, [keys, 1])?,
             value: one(value, [1, values])?,
-            decay: one(decay, [1, 1])?,
+            decay: one(decay, [decay.width(), 1])?,
             write: one(write, [1, 1])?,
         })
     }
@@ -112,7 +112,7 @@ impl Position {
     fn compute(&self, state: &Array) -> Result<Computed> {
         let decayed = state.mul(&self.decay)?;
         let error = match self.rule {
-            Rule::Delta => self.value.sub(&decayed.mul(&self.key)?.sum(2)?)?,
+            Rule::Delta | Rule::ChannelDelta => self.value.sub(&decayed.mul(&self.key)?.sum(2)?)?,
             Rule::Sum => self.value.clone(),
         };
         let delta = error.mul(&self.write)?;
@@ -139,14 +139,18 @@ impl Position {
         let of_write = of_delta.mul(&computed.error)?.sum(3)?;
         let of_key = of_state.mul(&computed.delta)?;
         let (of_key, of_decayed) = match self.rule {
-            Rule::Delta => (
+            Rule::Delta | Rule::ChannelDelta => (
                 of_key.sub(&computed.decayed.mul(&of_error)?)?,
                 of_state.sub(&self.key.mul(&of_error)?)?,
             ),
             Rule::Sum => (of_key, of_state),
         };
         let of_key = of_key.sum(3)?;
-        let of_decay = of_decayed.mul(&computed.decayed)?.sum(3)?.sum(2)?;
+        let of_decay = of_decayed.mul(&computed.decayed)?.sum(3)?;
+        let of_decay = match self.rule {
+            Rule::ChannelDelta => of_decay,
+            Rule::Delta | Rule::Sum => of_decay.sum(2)?,
+        };
         let before = of_decayed.mul(&self.decay)?;
         Ok(([of_query, of_key, of_error, of_decay, of_write], before))
     }

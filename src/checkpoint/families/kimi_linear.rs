@@ -1,0 +1,116 @@
+//! Kimi Linear: gated delta rules with a factor for each channel in most layers, latent attention without positions in the
+//! others, and experts selected by sigmoids.
+//!
+//! transformers' `KimiLinearDeltaAttention` and `KimiLinearAttention`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/kimi_linear/modeling_kimi_linear.py>
+
+use super::latent::{latent_block, latent_decoder};
+use super::layer_types::{FULL, LINEAR};
+use super::listed_experts::sparse_layers;
+use super::llama::uniform;
+use super::mixtral::{mixtral_rules, shared_rules};
+use super::prelude::*;
+use super::sigmoid_experts::{correction, with_experts};
+
+pub(super) fn family() -> Family {
+    let linear = |(part, name): (&str, &str)| {
+        let role = format!("attention.delta.{part}");
+        Rule::named(&role, &[&format!("self_attn.{name}.weight")], &[])
+    };
+    let parts = [
+        ("query", "q_proj"),
+        ("key", "k_proj"),
+        ("value", "v_proj"),
+        ("query_convolution", "q_conv1d"),
+        ("key_convolution", "k_conv1d"),
+        ("value_convolution", "v_conv1d"),
+        ("gate_low", "g_a_proj"),
+        ("gate", "g_b_proj"),
+        ("write", "b_proj"),
+        ("decay_low", "f_a_proj"),
+        ("norm", "o_norm"),
+        ("output", "o_proj"),
+    ];
+    let decay = [
+        Rule::named(
+            "attention.delta.decay",
+            &["self_attn.f_b_proj.weight"],
+            &["self_attn.dt_bias"],
+        ),
+        Rule::with_leading_ones("attention.delta.rate", &["self_attn.A_log"], 2),
+    ];
+    // transformers saves those of dense layers under the experts' name.
+    let dense = ["gate", "up", "down"].map(|part| {
+        let stems = ["block_sparse_moe", "mlp"].map(|stem| format!("{stem}.{part}_proj"));
+        Rule::linear(&format!("feed_forward.{part}"), &[&stems[0], &stems[1]])
+    });
+    latent_decoder("kimi_linear", kimi_linear)
+        .replace_block_rules(dense)
+        .block_rules(parts.map(linear))
+        .block_rules(decay)
+        .block_rules(mixtral_rules())
+        .block_rules(shared_rules("block_sparse_moe.shared_experts"))
+        .block_rules([correction("block_sparse_moe.gate.e_score_correction_bias")])
+        .initialization(initialization)
+        .renamed("norm_topk_prob", "moe_renormalize")
+        .renamed("n_group", "num_expert_group")
+        .renamed("num_local_experts", "num_experts")
+        .renamed("num_experts_per_tok", "num_experts_per_token")
+        .renamed("n_shared_experts", "num_shared_experts")
+        .renamed("max_position_embeddings", "model_max_length")
+}
+
+fn kimi_linear(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("hidden_act", &[json!("silu"), json!("swish")])?; // of the convolutions too
+    let json = &json.without("head_dim"); // which nothing reads
+    let mut block = latent_block(json, [0, 512, 128, 64, 128], Some(RotaryPairing::Halves))?;
+    block.attention_mut()?.position = Position::None;
+    let stack = uniform(json, block)?;
+    let n_layers = stack.blocks.len();
+    let own = json.section(&["linear_attn_config"])?;
+    let own = own.as_ref();
+    let size = |key: &str, of_class: &str, default| match own {
+        Some(own) if own.at(key).is_some() => own.width_or(&[key], default),
+        _ => json.width_or(&[of_class], default),
+    };
+    let head_dim = size("head_dim", "linear_head_dim", 128)?;
+    let n_heads = size("num_heads", "linear_num_heads", 32)?;
+    let norm = NormConfig::rms_norm(head_dim, json.number(&["rms_norm_eps"], 1e-5)?);
+    let delta = GatedDeltaNetConfig::new(json.size(&["hidden_size"])?, [n_heads; 2], [head_dim; 2])
+        .with_taps(size("short_conv_kernel_size", "linear_conv_kernel_dim", 4)?)
+        .with_norm(norm)
+        .with_form(DeltaForm::Channel { rank: head_dim });
+    let full = own.map(|own| own.numbers(&["full_attn_layers"]));
+    let full = full.transpose()?.flatten();
+    let kind = |i: usize| match &full {
+        Some(full) if full.contains(&((i + 1) as f64)) => FULL,
+        None if i > 0 && i.is_multiple_of(4) => FULL,
+        _ => LINEAR,
+    };
+    let kinds = json.layer_types(n_layers, &[FULL, LINEAR], kind)?;
+    let first = json.size_or(&["first_k_dense_replace"], 1)?;
+    let is_sparse = sparse_layers(json, n_layers, |i| i >= first)?;
+    let stack = with_experts(json, stack, true, |i| Ok(is_sparse[i]))?;
+    Ok(stack.with_each(|i, block| {
+        if kinds[i] == LINEAR {
+            block.mixer = delta.into();
+        }
+    }))
+}
+
+/// transformers' `KimiLinearPreTrainedModel._init_weights`.
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
+    let rates = Distribution::LogOfUniform {
+        low: 1.0,
+        high: 16.0,
+    };
+    let steps = Distribution::BeforeSoftplus {
+        low: 1e-3,
+        high: 0.1,
+        floor: 1e-4,
+    };
+    let all = Initialization::normal(initializer_range::deviation(json, 0.02)?);
+    Ok(all
+        .with("*delta.decay.bias", steps)
+        .with("*delta.rate.weight", rates))
+}
