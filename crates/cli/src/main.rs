@@ -44,7 +44,7 @@ use clap::{Parser, Subcommand};
 
 /// Run transformer checkpoints: generate and embed text, compare with PyTorch, quantize, and measure speed.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = env!("CARGO_BIN_NAME"), version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -6,8 +6,6 @@ use clap_complete::Shell;
 
 use crate::{Cli, CommandOutcome, output};
 
-/// The name of the program, which is not that of its package.
-const NAME: &str = "candle-blocks";
 /// Commands for the end of the help.
 const COMPLETIONS: &str = "Examples:
   candle-blocks completions bash
@@ -39,8 +37,10 @@ pub struct ManArgs {
 
 /// Prints a script that completes commands, options and their values.
 pub fn completions(args: &CompletionsArgs) -> Result<CommandOutcome> {
+    let mut command = Cli::command();
+    let name = command.get_name().to_string();
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), NAME, &mut script);
+    clap_complete::generate(args.shell, &mut command, name, &mut script);
     output::print_bytes(&script)?;
     Ok(CommandOutcome::Done)
 }
@@ -48,7 +48,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<CommandOutcome> {
 /// Prints a manual page as roff.
 pub fn man(args: &ManArgs) -> Result<CommandOutcome> {
     // With its subcommands' names in full.
-    let mut command = Cli::command().name(NAME);
+    let mut command = Cli::command();
     command.build();
     if let Some(name) = &args.command {
         let Some(found) = command.find_subcommand(name) else {
