@@ -12,15 +12,15 @@ use candle_blocks::candle_core::{DType, Device, Tensor};
 use crate::said::assert_says;
 use crate::scratch::{Scratch, program};
 
-/// Runs a command for a while, interrupts it, and demands that it ends as interrupted and names what it kept.
-pub fn interrupted(command: &mut Command, after: Duration, kept: &str) {
-    ended_by("INT", 130, command, after, kept);
+/// Runs a command, interrupts it in the midst of its work, and demands that it ends as interrupted and names what it kept.
+pub fn interrupted(command: &mut Command, kept: &str) {
+    ended_by("INT", 130, command, kept);
 }
 
 /// Like `interrupted`, with the signal's name and the expected exit status.
-pub fn ended_by(signal: &str, status: i32, command: &mut Command, after: Duration, kept: &str) {
+pub fn ended_by(signal: &str, status: i32, command: &mut Command, kept: &str) {
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(after);
+    wait_for_work(&child);
     let kill = Command::new("kill")
         .args([&format!("-{signal}"), &child.id().to_string()])
         .status();
@@ -29,6 +29,27 @@ pub fn ended_by(signal: &str, status: i32, command: &mut Command, after: Duratio
     let stderr = String::from_utf8(done.stderr).unwrap();
     assert_eq!(done.status.code(), Some(status), "{stderr}");
     assert_says(&stderr, &["interrupted", kept]);
+}
+
+/// Waits until a program has computed for a second of processor time, which under load takes longer than a second.
+fn wait_for_work(child: &Child) {
+    let begin = Instant::now();
+    loop {
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "nothing is computed"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+        let time = Command::new("ps")
+            .args(["-o", "time=", "-p", &child.id().to_string()])
+            .output();
+        let time = String::from_utf8(time.unwrap().stdout).unwrap();
+        // Hours, minutes and seconds; a Mac adds their fractions.
+        let whole = time.split('.').next().unwrap();
+        if whole.contains(|c: char| ('1'..='9').contains(&c)) {
+            return;
+        }
+    }
 }
 
 /// The names of signals that end a program, and their values.
