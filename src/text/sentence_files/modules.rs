@@ -1,6 +1,6 @@
 //! Reads `modules.json`: a model's modules, applied one after another.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 
@@ -62,7 +62,7 @@ pub(super) fn open(
 /// # Errors
 /// If the file is malformed, or names no module.
 #[cfg(feature = "media")]
-pub(super) fn first_folder(directory: &Path) -> Result<PathBuf> {
+pub(super) fn first_folder(directory: &Path) -> Result<std::path::PathBuf> {
     let first = entries(directory)?.into_iter().next();
     first.map_or_else(|| Err(no_module(directory)), |first| Ok(first.folder))
 }
