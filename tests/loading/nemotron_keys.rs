@@ -52,7 +52,7 @@ fn layers_are_listed_by_names_or_by_letters() {
 
 #[test]
 fn values_without_a_meaning_are_refused_by_their_key() {
-    let refused: [(Value, &[&str]); 6] = [
+    let refused: [(Value, &[&str]); 7] = [
         (
             json!({"hybrid_override_pattern": "MX"}),
             &["\"hybrid_override_pattern\"", "'X'", "M, *, - and E"],
@@ -60,6 +60,10 @@ fn values_without_a_meaning_are_refused_by_their_key() {
         (
             json!({"layers_block_type": ["mlp", "conv"]}),
             &["\"layers_block_type\"", "\"conv\"", "\"moe\""],
+        ),
+        (
+            json!({"layers_block_type": ["mamba2", "mlp"]}),
+            &["\"layers_block_type\"", "\"mamba2\""],
         ),
         (
             json!({"layers_block_type": []}),

@@ -121,8 +121,8 @@ fn kinds(json: &ConfigJson) -> Result<Vec<&'static str>> {
     if types.is_empty() {
         return Err(json.error(&["layer_types"], "it lists no layers".to_string()));
     }
-    let types = types.iter().map(|of| of.replace("mamba", LINEAR));
-    let types: Vec<String> = types.collect();
+    let kind = |of| if of == "mamba" { LINEAR } else { of };
+    let types: Vec<&str> = types.iter().map(String::as_str).map(kind).collect();
     let known = [LINEAR, FULL, FEED_FORWARD, EXPERTS];
     json.with("layer_types", json!(types))
         .layer_types(types.len(), &known, |_| LINEAR)
