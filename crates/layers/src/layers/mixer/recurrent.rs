@@ -156,7 +156,6 @@ pub(super) struct Decay {
     bias: Tensor,
     /// `[n_heads]`, or `[n_heads, 1]` for channels.
     rate: Tensor,
-    n_channels: Option<usize>,
 }
 
 parts!(Decay: Self { projection, .. } => [projection] []);
@@ -180,7 +179,6 @@ impl Decay {
                 None => rate.get_with_hints(n_heads, "weight", one)?,
                 Some(_) => rate.get_with_hints((n_heads, 1), "weight", one)?,
             },
-            n_channels,
         })
     }
 
@@ -198,13 +196,13 @@ impl Decay {
         record("exp", &rate)?;
         record("neg", &rate)?;
         let rate = rate.exp()?.neg()?;
-        let rate = match self.n_channels {
-            None => rate,
-            Some(n_channels) => {
+        let rate = match *rate.dims() {
+            [n_heads, 1] => {
                 record("copy", &rate)?;
-                let each = rate.broadcast_as((rate.dims()[0], n_channels))?;
+                let each = rate.broadcast_as((n_heads, self.bias.elem_count() / n_heads))?;
                 each.contiguous()?.flatten_all()?
             }
+            _ => rate,
         };
         steps.multiply_rows(&rate)
     }
@@ -215,7 +213,6 @@ impl Decay {
             projection: self.projection.packed(&packing.exact())?,
             bias: single(&self.bias)?,
             rate: single(&self.rate)?,
-            n_channels: self.n_channels,
         })
     }
 }
