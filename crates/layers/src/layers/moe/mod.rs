@@ -10,14 +10,15 @@ use crate::config::{
     RoutingScores, RoutingWeights, getters,
 };
 use crate::layers::grouped_experts::GroupedExperts;
-use crate::layers::own::gemma::BranchNorms;
 use crate::layers::own::sparse_mixer::{self, SparseMixer};
 use crate::layers::routing::{Routing, choose_experts};
-use crate::layers::{Dropout, FeedForward, Linear, Norm, ParameterSource, visit::parts};
+use crate::layers::{Dropout, FeedForward, Linear, ParameterSource, visit::parts};
 use crate::ops::{ExpertColumns, Groups, SoftmaxInput, Value, wide, with_team};
 
+mod branch;
 pub(in crate::layers) mod packed;
 
+use branch::Branch;
 use packed::PackedMixture;
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores. The scores are
@@ -34,14 +35,9 @@ pub struct MixtureOfExperts {
     /// adjusts it by each expert's load.
     pub(crate) correction: Option<Tensor>,
     pub(crate) experts: Vec<FeedForward>,
-    /// The projections around the chosen experts, `[latent_width, d_model]` and `[d_model, latent_width]`.
-    pub(crate) latent_down: Option<Linear>,
-    pub(crate) latent_up: Option<Linear>,
-    /// The factors on the experts' weights, `[n_experts]`.
-    pub(crate) expert_scale: Option<Tensor>,
+    pub(crate) branch: Branch,
     /// The bias on the sum of the experts' outputs, `[d_model]`.
     pub(crate) output_bias: Option<Tensor>,
-    pub(crate) branch_norms: Option<Box<BranchNorms>>,
     /// The grouped experts, if a device computes them without a copy of the selection to the host.
     pub(crate) grouped: Option<GroupedExperts>,
     /// The expert that every position uses.
@@ -92,31 +88,22 @@ impl MixtureOfExperts {
             experts: None,
             ..config.clone()
         };
-        let (latent, norm) = match experts.branch {
-            ExpertBranch::Plain => (None, None),
-            ExpertBranch::Latent { width } => (Some(width), None),
-            ExpertBranch::Normalized { norm } => (None, Some(norm)),
-        };
-        let one = of_width(latent.unwrap_or(d_model));
+        let one = of_width(match experts.branch {
+            ExpertBranch::Latent { width } => width,
+            ExpertBranch::Plain | ExpertBranch::Normalized { .. } => d_model,
+        });
         let expert = |e| FeedForward::new(&one, vb.pp("experts").pp(e));
         let router = linear("router", d_model, experts.n_experts, experts.router_bias)?;
-        let latent_down = latent.map(|width| linear("latent_down", d_model, width, false));
-        let latent_up = latent.map(|width| linear("latent_up", width, d_model, false));
         let correction = experts.correction.then(|| {
             // In f32 beside half types, as in transformers: training adds up small changes.
             let dtype = wide(vb.dtype());
             let vb = vb.pp("router").pp("correction");
             vb.get_with_hints_dtype(experts.n_experts, "weight", Init::Const(0.0), dtype)
         });
-        let expert_scale = norm.map(|_| {
-            let vb = vb.pp("router").pp("expert_scale");
-            vb.get_with_hints(experts.n_experts, "weight", Init::Const(1.0))
-        });
         let output_bias = experts.output_bias.then(|| {
             let vb = vb.pp("output_bias");
             vb.get_with_hints(d_model, "weight", Init::Const(0.0))
         });
-        let branch_norms = norm.map(|norm| BranchNorms::new(&norm, &vb).map(Box::new));
         let mut all = (0..experts.n_experts)
             .map(expert)
             .collect::<Result<Vec<_>>>()?;
@@ -134,11 +121,8 @@ impl MixtureOfExperts {
         Ok(Self {
             router,
             correction: correction.transpose()?,
-            latent_down: latent_down.transpose()?,
-            latent_up: latent_up.transpose()?,
-            expert_scale: expert_scale.transpose()?,
+            branch: Branch::new(experts.branch, [d_model, experts.n_experts], &vb)?,
             output_bias: output_bias.transpose()?,
-            branch_norms: branch_norms.transpose()?,
             experts: all,
             grouped,
             shared: shared.transpose()?,
@@ -173,12 +157,12 @@ impl MixtureOfExperts {
             ..
         } = self.routing;
         // In f32: a half type would round different scores to the same value.
-        let logits = match &self.branch_norms {
+        let logits = match self.branch.norms() {
             None => self.router.apply(x, None, train)?.widened()?,
             Some(norms) => {
                 let logits = self.router.apply(&norms.router.apply(x)?, None, train)?;
                 // Scaled after the product, which rounds once.
-                logits.widened()?.scale(norms.logit_scale())?
+                logits.widened()?.scale(norms.logit_scale)?
             }
         }; // [rows, n_experts]
         if let RoutingWeights::AmongNear { tolerance } = weights {
@@ -224,10 +208,9 @@ impl MixtureOfExperts {
         if scale != 1.0 {
             weights = weights.scale(scale)?;
         }
-        if let Some(factors) = &self.expert_scale {
-            let of_all = scores
-                .ones()?
-                .multiply_rows(&factors.to_dtype(scores.dtype())?)?;
+        if let Some(norms) = self.branch.norms() {
+            let factors = norms.expert_scale.to_dtype(scores.dtype())?;
+            let of_all = scores.ones()?.multiply_rows(&factors)?;
             weights = weights.gate(&of_all.gather(&columns, top_k)?, Activation::Identity, None)?;
         }
         Ok((routed, weights.to_dtype(x.dtype())?))
@@ -264,29 +247,22 @@ impl MixtureOfExperts {
         }
         let rows = x.reshape(vec![dims.iter().product::<usize>() / width, width])?;
         let (routed, weights) = self.route(&rows, train)?;
-        let norms = self.branch_norms.as_deref();
-        let normalized = |norm: Option<&Norm>, x: &Value| match norm {
-            Some(norm) => norm.apply(x),
-            None => Ok(x.clone()),
-        };
-        let input = match &self.latent_down {
-            Some(down) => down.apply(&rows, None, train)?,
-            None => normalized(norms.map(|norms| &norms.input), &rows)?,
-        };
+        let input = self.branch.input(&rows, train)?;
         let sum = match routed {
             Routed::Places(places) => self.dealt(&input, places, weights, train)?,
             Routed::Groups(experts, groups) => self.grouped(&input, experts, &groups, weights)?,
         };
-        let sum = match &self.latent_up {
-            Some(up) => up.apply(&sum, None, train)?,
-            None => normalized(norms.map(|norms| &norms.output), &sum)?,
-        };
+        let sum = self.branch.output(sum, train)?;
         let sum = match &self.shared {
             None => sum,
             Some(shared) => {
-                let input = normalized(norms.map(|norms| &norms.shared_input), &rows)?;
-                let y = shared.apply(&input, None, train)?;
-                let y = normalized(norms.map(|norms| &norms.shared_output), &y)?;
+                let y = match self.branch.norms() {
+                    None => shared.apply(&rows, None, train)?,
+                    Some(norms) => {
+                        let y = shared.apply(&norms.shared_input.apply(&rows)?, None, train)?;
+                        norms.shared_output.apply(&y)?
+                    }
+                };
                 match &self.shared_gate {
                     None => sum.add(&y)?,
                     Some(gate) => sum.add(&y.gated_rows(&gate.apply(&rows, None, train)?)?)?,
@@ -370,8 +346,8 @@ impl MixtureOfExperts {
     }
 }
 
-parts!(MixtureOfExperts: Self { router, latent_down, experts, latent_up, shared, shared_gate, drawn, packed, .. }
-    => [drawn, packed] [router, latent_down, experts, latent_up, shared, shared_gate]);
+parts!(MixtureOfExperts: Self { router, branch, experts, shared, shared_gate, drawn, packed, .. }
+    => [branch, drawn, packed] [router, experts, shared, shared_gate]);
 
 impl ModuleT for MixtureOfExperts {
     /// # Shapes

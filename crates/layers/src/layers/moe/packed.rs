@@ -4,16 +4,16 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use candle_blocks_kernels::memory::lend;
-use candle_blocks_kernels::rows::{ActivationFunction, RowNorm, Source, softmax};
+use candle_blocks_kernels::rows::{ActivationFunction, Source, softmax};
 use candle_blocks_kernels::{Cpu, scratch};
 use candle_core::Result;
 
+use super::branch::{Branch, PackedBranch};
 use crate::config::{ExpertWeighting, Precision, RoutingConfig, RoutingScores, RoutingWeights};
 use crate::layers::feed_forward::packed::PackedFeedForward;
 use crate::layers::linear::packed::{PackedProduct, add_residual};
-use crate::layers::own::gemma::BranchNorms;
 use crate::layers::packed::{Packing, check_evaluation, elements, packs};
-use crate::layers::visit::PackedTogether;
+use crate::layers::visit::{PackedTogether, Visit};
 use crate::layers::{Linear, MixtureOfExperts, Routing, among_near, best, choose_experts};
 use crate::ops::Value;
 
@@ -23,12 +23,8 @@ use crate::ops::Value;
 pub(crate) struct PackedMixture {
     router: PackedProduct,
     correction: Option<Vec<f32>>,
-    /// The projections around the chosen experts.
-    latent: Option<[PackedProduct; 2]>,
-    expert_scale: Option<Vec<f32>>,
+    branch: PackedBranch,
     output_bias: Option<Vec<f32>>,
-    branch_norms: Option<Arc<BranchNorms<RowNorm>>>,
-    logit_scale: f32,
     experts: Vec<Arc<PackedFeedForward>>,
     shared: Option<SharedExpert>,
     routing: RoutingConfig,
@@ -53,7 +49,14 @@ impl PackedTogether for PackedMixture {
     fn bytes(&self) -> usize {
         // The experts are layers themselves, and count separately.
         let gate = self.shared.as_ref().and_then(|shared| shared.gate.as_ref());
-        let own = gate.into_iter().chain(self.latent.iter().flatten());
+        let latent = match &self.branch {
+            Branch::Latent {
+                latent_down,
+                latent_up,
+            } => [Some(latent_down), Some(latent_up)],
+            Branch::Plain | Branch::Normalized(_) => [None, None],
+        };
+        let own = gate.into_iter().chain(latent.into_iter().flatten());
         self.router.bytes() + own.map(PackedProduct::bytes).sum::<usize>()
     }
 }
@@ -71,22 +74,11 @@ impl MixtureOfExperts {
         let gate = gate
             .map(|gate| PackedProduct::new(&exact, gate))
             .transpose()?;
-        let norms = self.branch_norms.as_deref();
-        let latent = match (&self.latent_down, &self.latent_up) {
-            (Some(down), Some(up)) => Some([
-                PackedProduct::new(&packing.at("latent_down"), down)?,
-                PackedProduct::new(&packing.at("latent_up"), up)?,
-            ]),
-            _ => None,
-        };
         let packed = PackedMixture {
             router: PackedProduct::new(&exact, &self.router)?,
             correction: self.correction.as_ref().map(elements).transpose()?,
-            latent,
-            expert_scale: self.expert_scale.as_ref().map(elements).transpose()?,
+            branch: self.branch.packed(packing)?,
             output_bias: self.output_bias.as_ref().map(elements).transpose()?,
-            branch_norms: norms.map(BranchNorms::packed).transpose()?,
-            logit_scale: norms.map_or(1.0, BranchNorms::logit_scale) as f32,
             experts: experts.iter().flat_map(|of| of.packed.clone()).collect(),
             shared: shared
                 .as_ref()
@@ -96,14 +88,15 @@ impl MixtureOfExperts {
             weighted: self.weighted,
             cpu: packing.cpu,
         };
+        let mut branch = self.branch.clone();
+        branch.join_linears();
         Ok(Self {
             router: self.router.joined(),
+            branch,
             experts,
             grouped: None,
             shared,
             shared_gate: self.shared_gate.as_ref().map(Linear::joined),
-            latent_down: self.latent_down.as_ref().map(Linear::joined),
-            latent_up: self.latent_up.as_ref().map(Linear::joined),
             packed: Some(Arc::new(packed)),
             ..self.clone()
         })
@@ -133,27 +126,33 @@ impl PackedMixture {
         let n = x.rows() * width;
         let inner = self.experts[0].d_model();
         // The rows that the chosen experts read, and their sum, if these are not those of the mixture.
-        let changed = match (&self.branch_norms, &self.latent) {
-            (None, None) => 0,
-            _ => x.rows() * inner,
+        let (changed, latent) = match self.branch {
+            Branch::Plain => (0, 0),
+            Branch::Normalized(_) => (n, 0),
+            Branch::Latent { .. } => (x.rows() * inner, x.rows() * inner),
         };
         lend(INPUT_ROWS, n + changed, |copies: &mut [f32]| {
             let (raw, changed) = copies.split_at_mut(n);
             x.copy_to(self.cpu, raw);
             let raw = Source::new(raw, width);
-            let input = self.input_of_experts(&raw, changed);
-            let of_latent = self.latent.as_ref().map_or(0, |_| input.len());
-            lend(SUM_ROWS, n + of_latent, |sums: &mut [f32]| {
+            lend(SUM_ROWS, n + latent, |sums: &mut [f32]| {
                 let (sum, latent_sum) = sums.split_at_mut(n);
-                match &self.latent {
-                    None => self.sum_chosen(&raw, input, sum),
-                    Some([_, up]) => {
-                        self.sum_chosen(&raw, input, latent_sum);
-                        up.apply(&Source::new(latent_sum, inner), None, sum);
+                match &self.branch {
+                    Branch::Plain => self.sum_chosen(&raw, raw.stored(), sum),
+                    Branch::Latent {
+                        latent_down,
+                        latent_up,
+                    } => {
+                        latent_down.apply(&raw, None, changed);
+                        self.sum_chosen(&raw, changed, latent_sum);
+                        latent_up.apply(&Source::new(latent_sum, inner), None, sum);
                     }
-                }
-                if let Some(norms) = &self.branch_norms {
-                    norms.output.rows_in_place(self.cpu, sum);
+                    Branch::Normalized(norms) => {
+                        let input = raw.with_norm(Some(&norms.input));
+                        input.copy_to(self.cpu, changed);
+                        self.sum_chosen(&raw, changed, sum);
+                        norms.output.rows_in_place(self.cpu, sum);
+                    }
                 }
                 if let Some(shared) = &self.shared {
                     self.add_shared(shared, &raw, sum);
@@ -161,19 +160,6 @@ impl PackedMixture {
                 add_residual(self.cpu, residual, sum, width, y);
             });
         });
-    }
-
-    /// Returns the rows that the chosen experts read, which `changed` holds if these are not the mixture's.
-    fn input_of_experts<'a>(&self, raw: &Source<'a>, changed: &'a mut [f32]) -> &'a [f32] {
-        match (&self.branch_norms, &self.latent) {
-            (None, None) => return raw.stored(),
-            (Some(norms), _) => {
-                let normal = raw.with_norm(Some(&norms.input));
-                normal.copy_to(self.cpu, changed);
-            }
-            (None, Some([down, _])) => down.apply(raw, None, changed),
-        }
-        changed
     }
 
     /// Computes the weighted sums of the outputs of the experts that the router selects for the rows `raw`.
@@ -184,7 +170,7 @@ impl PackedMixture {
                 .for_each(|row| row.copy_from_slice(bias)),
             None => sum.fill(0.0),
         }
-        let norms = self.branch_norms.as_deref();
+        let norms = self.branch.norms();
         let routed = raw.with_norm(norms.map(|norms| &norms.router));
         for (expert, weighted) in self.experts.iter().zip(self.route(&routed)) {
             if !weighted.is_empty() {
@@ -198,10 +184,10 @@ impl PackedMixture {
         let n_experts = self.router.d_out();
         let mut logits = vec![0.0; input.rows() * n_experts];
         self.router.apply(input, None, &mut logits);
-        if self.logit_scale != 1.0 {
-            logits
-                .iter_mut()
-                .for_each(|logit| *logit *= self.logit_scale);
+        let norms = self.branch.norms();
+        if let Some(norms) = norms {
+            let scale = norms.logit_scale as f32;
+            logits.iter_mut().for_each(|logit| *logit *= scale);
         }
         let RoutingConfig {
             top_k,
@@ -233,12 +219,9 @@ impl PackedMixture {
                     scores.sum::<f32>() + epsilon as f32
                 }
             };
+            let factor = norms.map_or(1.0, |norms| norms.expert_scale[chosen[place] as usize]);
             let weight = score(row, chosen[place]) / divisor * scale as f32;
-            let factors = self.expert_scale.as_ref();
-            (
-                row,
-                weight * factors.map_or(1.0, |factors| factors[chosen[place] as usize]),
-            )
+            (row, weight * factor)
         };
         let weighted = |places: &Vec<usize>| places.iter().map(weight).collect();
         places.iter().map(weighted).collect()
@@ -247,7 +230,7 @@ impl PackedMixture {
     /// Adds the shared expert's output, times its gate if it has one.
     fn add_shared(&self, shared: &SharedExpert, input: &Source, sum: &mut [f32]) {
         let width = self.router.d_in();
-        let norms = self.branch_norms.as_deref();
+        let norms = self.branch.norms();
         let source = input.with_norm(norms.map(|norms| &norms.shared_input));
         let mut gates = vec![1.0; source.rows()];
         if let Some(gate) = &shared.gate {
