@@ -24,10 +24,10 @@ pub(super) fn family() -> Family {
         ("query_convolution", "q_conv1d"),
         ("key_convolution", "k_conv1d"),
         ("value_convolution", "v_conv1d"),
-        ("gate_low", "g_a_proj"),
+        ("gate.low", "g_a_proj"),
         ("gate", "g_b_proj"),
         ("write", "b_proj"),
-        ("decay_low", "f_a_proj"),
+        ("decay.low", "f_a_proj"),
         ("norm", "o_norm"),
         ("output", "o_proj"),
     ];

@@ -21,9 +21,9 @@ use crate::error::{Error, Result};
 /// By [`DeltaForm::Channel`], each row of a state has a factor, the gate has a sigmoid, and both come by way of a few columns:
 ///
 /// ```text
-/// αₚ      = exp(-exp(rate) · softplus(decay(decay_low(xₚ)) + decay_bias))  for each row of each value head's state
+/// αₚ      = exp(-exp(rate) · softplus(decay(decay.low(xₚ)) + decay_bias))  for each row of each value head's state
 /// Sₚ      = αₚ ⊙ Sₚ₋₁ + kₚ ⊗ βₚ (vₚ - (αₚ ⊙ Sₚ₋₁)ᵀ kₚ)
-/// y       = output(norm(Sₚᵀ qₚ) * sigmoid(gate(gate_low(xₚ))))
+/// y       = output(norm(Sₚᵀ qₚ) * sigmoid(gate(gate.low(xₚ))))
 /// ```
 ///
 /// A key head serves `n_value_heads / n_key_heads` value heads. Convolutions are as in

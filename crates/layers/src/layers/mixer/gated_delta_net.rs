@@ -4,11 +4,13 @@ use candle_blocks_kernels::recurrence::{Rule, StateHeads};
 use candle_core::{Device, Result, Tensor};
 
 use super::passes::passes;
-use super::recurrent::{ConvolvedProjection, Decay, RecurrentPass, in_heads, packed_norm};
+use super::recurrent::{
+    ConvolvedProjection, Decay, RecurrentPass, ThroughRank, in_heads, packed_norm,
+};
 use crate::config::{
     Activation, DeltaForm, GatedDeltaNetConfig, LinearConfig, NormConfig, Precision, getters,
 };
-use crate::layers::packed::{Packing, check_evaluation, packs};
+use crate::layers::packed::{Packing, packs};
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource};
 use crate::layers::{pass::Pass, state::LayerState};
@@ -35,10 +37,8 @@ pub struct GatedDeltaNet {
     query: ConvolvedProjection,
     key: ConvolvedProjection,
     value: ConvolvedProjection,
-    gate_low: Option<Linear>,
-    gate: Linear,
+    gate: ThroughRank,
     write: Linear,
-    decay_low: Option<Linear>,
     decay: Decay,
     /// Norms that give a query the length `1 / √key_dim`, and a key the length 1.
     units: [Norm; 2],
@@ -56,7 +56,7 @@ impl GatedDeltaNet {
     /// `key_convolution` and `value_convolution` `[width, 1, taps]` as in `torch.nn.Conv1d`; `decay.bias` and `rate`
     /// `[n_value_heads]`; and `norm` `[value_dim]`.
     ///
-    /// By [`DeltaForm::Channel`] there are also `gate_low` and `decay_low` `[rank, d_model]`. `gate` and `decay` then have
+    /// By [`DeltaForm::Channel`] there are also `gate.low` and `decay.low` `[rank, d_model]`. `gate` and `decay` then have
     /// `rank` columns, `decay` and its bias `n_value_heads · key_dim` rows, and `rate` is `[n_value_heads, 1]`.
     ///
     /// # Errors
@@ -79,12 +79,11 @@ impl GatedDeltaNet {
             )
         };
         let d_model = config.d_model;
-        let (rank, n_channels) = match config.form {
-            DeltaForm::Head => (None, None),
-            DeltaForm::Channel { rank } => (Some(rank), Some(config.key_dim)),
+        let rank = match config.form {
+            DeltaForm::Head => None,
+            DeltaForm::Channel { rank } => Some(rank),
         };
-        let low = |name: &str| rank.map(|rank| linear(name, d_model, rank)).transpose();
-        let d_gate = rank.unwrap_or(d_model);
+        let channels = rank.map(|rank| [config.key_dim, rank]);
         let convolved =
             |name, width| ConvolvedProjection::new(&vb, name, [d_model, width, config.taps], false);
         let kind = (wide(vb.dtype()), vb.device());
@@ -101,11 +100,9 @@ impl GatedDeltaNet {
             query: convolved("query", keys)?,
             key: convolved("key", keys)?,
             value: convolved("value", values)?,
-            gate_low: low("gate_low")?,
-            gate: linear("gate", d_gate, values)?,
+            gate: ThroughRank::new(&vb.pp("gate"), [d_model, values], rank)?,
             write: linear("write", d_model, heads)?,
-            decay_low: low("decay_low")?,
-            decay: Decay::new(&vb, "decay", [d_gate, heads], n_channels)?,
+            decay: Decay::new(&vb, [d_model, heads], channels)?,
             units: [unit(1.0 / (root * root))?, unit(1.0 / root)?],
             norm: Norm::new(&config.norm, vb.pp("norm"))?,
             output: linear("output", values, d_model)?,
@@ -142,18 +139,13 @@ impl GatedDeltaNet {
     /// Factors of a state stay in f32 in every precision.
     pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
         let [of_query, of_key] = self.units.each_ref().map(packed_norm);
-        let low = |map: &Option<Linear>, packing: Packing| {
-            map.as_ref().map(|map| map.packed(&packing)).transpose()
-        };
         Ok(Self {
             config: self.config,
             query: self.query.packed(&packing.at("query"))?,
             key: self.key.packed(&packing.at("key"))?,
             value: self.value.packed(&packing.at("value"))?,
-            gate_low: low(&self.gate_low, packing.at("gate_low"))?,
             gate: self.gate.packed(&packing.at("gate"))?,
             write: self.write.packed(&packing.exact().at("write"))?,
-            decay_low: low(&self.decay_low, packing.exact().at("decay_low"))?,
             decay: self.decay.packed(&packing.at("decay"))?,
             units: [of_query?, of_key?],
             norm: packed_norm(&self.norm)?,
@@ -171,22 +163,15 @@ impl GatedDeltaNet {
         residual: Option<&Value>,
     ) -> Result<Value> {
         let train = pass.context.train();
-        if self.is_packed {
-            check_evaluation(train)?;
-        }
         let mut states = RecurrentPass::new(self.config.taps, x, pass, state)?;
         let query = self.of_length(0, &states.convolved(&self.query, 1.0)?)?;
         let key = self.of_length(1, &states.convolved(&self.key, 1.0)?)?;
         let value = states.convolved(&self.value, 1.0)?;
-        let low = |map: &Option<Linear>, x: &Value| match map {
-            Some(map) => map.apply(x, None, train),
-            None => Ok(x.clone()),
-        };
         let (rule, gated_by) = match self.config.form {
             DeltaForm::Head => (Rule::Delta, Activation::Silu),
             DeltaForm::Channel { .. } => (Rule::ChannelDelta, Activation::Sigmoid),
         };
-        let steps = self.decay.steps(&low(&self.decay_low, x)?, 1.0, train)?;
+        let steps = self.decay.steps(x, 1.0, train)?;
         let decay = self.decay.logarithms(&steps)?;
         let write = self.write.apply(x, None, train)?.widened()?;
         let write = write.activate(Activation::Sigmoid)?;
@@ -200,7 +185,7 @@ impl GatedDeltaNet {
             .norm
             .apply_in_place(in_heads(&read, self.config.value_dim)?)?;
         let x = pass.requested_rows(x.clone())?;
-        let gate = self.gate.apply(&low(&self.gate_low, &x)?, None, train)?;
+        let gate = self.gate.apply(&x, train)?;
         let mixed = gate.gate(&read.reshape(dims)?, gated_by, None)?;
         self.output.apply(&mixed, residual, train)
     }
@@ -223,7 +208,7 @@ impl GatedDeltaNet {
     }
 }
 
-parts!(GatedDeltaNet: Self { query, key, value, gate_low, gate, write, decay_low, decay, output, .. }
-    => [] [query, key, value, gate_low, gate, write, decay_low, decay, output]);
+parts!(GatedDeltaNet: Self { query, key, value, gate, write, decay, output, .. }
+    => [] [query, key, value, gate, write, decay, output]);
 
 passes!(GatedDeltaNet, "gated delta rule");

@@ -6,7 +6,7 @@ use candle_nn::Init;
 use super::passes::passes;
 use super::recurrent::{ConvolvedProjection, RecurrentPass, packed_norm, single, widened};
 use crate::config::{Activation, LinearConfig, MambaConfig, NormConfig, Precision, getters};
-use crate::layers::packed::{Packing, check_evaluation, packs};
+use crate::layers::packed::{Packing, packs};
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource};
 use crate::layers::{pass::Pass, state::LayerState};
@@ -158,9 +158,6 @@ impl Mamba {
         residual: Option<&Value>,
     ) -> Result<Value> {
         let train = pass.context.train();
-        if self.is_packed {
-            check_evaluation(train)?;
-        }
         let dtype = x.dtype();
         let mut states = RecurrentPass::new(self.config.taps, x, pass, state)?;
         let value = states.convolved(&self.value, 1.0)?;

@@ -10,7 +10,7 @@ use super::recurrent::{in_heads, packed_norm, single, widened};
 use crate::config::{
     Activation, LinearConfig, Mamba2Config, Mamba2Norm, NormConfig, Precision, getters,
 };
-use crate::layers::packed::{Packing, check_evaluation, packs};
+use crate::layers::packed::{Packing, packs};
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource};
 use crate::layers::{pass::Pass, state::LayerState};
@@ -101,7 +101,7 @@ impl Mamba2 {
             key: convolved("key", keys)?,
             query: convolved("query", keys)?,
             gate: linear("gate", d_model, values)?,
-            decay: Decay::new(&vb, "decay", [d_model, n_heads], None)?,
+            decay: Decay::new(&vb, [d_model, n_heads], None)?,
             skip: vb.pp("skip").get_with_hints(n_heads, "weight", one)?,
             norm,
             output: linear("output", values, d_model)?,
@@ -160,9 +160,6 @@ impl Mamba2 {
         residual: Option<&Value>,
     ) -> Result<Value> {
         let train = pass.context.train();
-        if self.is_packed {
-            check_evaluation(train)?;
-        }
         let mut states = RecurrentPass::new(self.config.taps, x, pass, state)?;
         let factors = self.config.multipliers;
         let value = states.convolved(&self.value, factors.value)?;

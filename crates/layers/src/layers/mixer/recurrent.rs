@@ -52,6 +52,47 @@ impl ConvolvedProjection {
     }
 }
 
+/// A projection without a bias, through a few columns if it has a low rank: `full(low(x))`.
+#[derive(Clone, Debug)]
+pub(super) struct ThroughRank {
+    low: Option<Linear>,
+    full: Linear,
+}
+
+parts!(ThroughRank: Self { low, full } => [full] [low]);
+
+impl ThroughRank {
+    /// Creates the projection, and with a rank `low` `[rank, d_in]` before it.
+    pub fn new(
+        vb: &ParameterSource,
+        [d_in, d_out]: [usize; 2],
+        rank: Option<usize>,
+    ) -> Result<Self> {
+        let linear =
+            |d_in, d_out, vb| Linear::new(&LinearConfig::new(d_in, d_out).with_bias(false), vb);
+        let low = rank.map(|rank| linear(d_in, rank, vb.pp("low")));
+        Ok(Self {
+            low: low.transpose()?,
+            full: linear(rank.unwrap_or(d_in), d_out, vb.clone())?,
+        })
+    }
+
+    pub fn packed(&self, packing: &Packing) -> Result<Self> {
+        let low = self.low.as_ref();
+        Ok(Self {
+            low: low.map(|low| low.packed(&packing.at("low"))).transpose()?,
+            full: self.full.packed(packing)?,
+        })
+    }
+
+    pub fn apply(&self, x: &Value, train: bool) -> Result<Value> {
+        match &self.low {
+            Some(low) => self.full.apply(&low.apply(x, None, train)?, None, train),
+            None => self.full.apply(x, None, train),
+        }
+    }
+}
+
 /// A pass through the convolutions and the recurrence of one mixer, in the order of its state's tensors.
 pub(super) struct RecurrentPass<'a> {
     x: &'a Value,
@@ -152,7 +193,7 @@ impl<'a> RecurrentPass<'a> {
 /// Each head's decay, or that of each of its channels: `exp(-exp(rate) · step)` with `step = softplus(projection(x) + bias)`.
 #[derive(Clone, Debug)]
 pub(super) struct Decay {
-    projection: Linear,
+    projection: ThroughRank,
     bias: Tensor,
     /// `[n_heads]`, or `[n_heads, 1]` for channels.
     rate: Tensor,
@@ -161,30 +202,32 @@ pub(super) struct Decay {
 parts!(Decay: Self { projection, .. } => [projection] []);
 
 impl Decay {
-    /// Creates the projection `name` with its bias, and `rate`.
+    /// Creates the projection `decay` with its bias, and `rate`. With channels, each head has that many, and the projection
+    /// that rank.
     pub fn new(
         vb: &ParameterSource,
-        name: &str,
         [d_in, n_heads]: [usize; 2],
-        n_channels: Option<usize>,
+        channels: Option<[usize; 2]>,
     ) -> Result<Self> {
         let one = Init::Const(1.0);
-        let n = n_heads * n_channels.unwrap_or(1);
-        let linear = LinearConfig::new(d_in, n).with_bias(false);
-        let rate = vb.pp("rate");
+        let (decay, rate) = (vb.pp("decay"), vb.pp("rate"));
+        let (n, rank, rate) = match channels {
+            None => (n_heads, None, rate.get_with_hints(n_heads, "weight", one)?),
+            Some([n_channels, rank]) => {
+                let rate = rate.get_with_hints((n_heads, 1), "weight", one)?;
+                (n_heads * n_channels, Some(rank), rate)
+            }
+        };
         Ok(Self {
-            projection: Linear::new(&linear, vb.pp(name))?,
-            bias: vb.pp(name).get_with_hints(n, "bias", one)?,
-            rate: match n_channels {
-                None => rate.get_with_hints(n_heads, "weight", one)?,
-                Some(_) => rate.get_with_hints((n_heads, 1), "weight", one)?,
-            },
+            projection: ThroughRank::new(&decay, [d_in, n], rank)?,
+            bias: decay.get_with_hints(n, "bias", one)?,
+            rate,
         })
     }
 
     /// Returns the steps, in f32 or f64. The projection is multiplied by a factor.
     pub fn steps(&self, x: &Value, factor: f64, train: bool) -> Result<Value> {
-        let steps = self.projection.apply(x, None, train)?;
+        let steps = self.projection.apply(x, train)?;
         let steps = steps.multiplied(factor)?.widened()?;
         let steps = steps.add_to_rows(&widened(&self.bias, steps.dtype())?)?;
         steps.activate(Activation::Softplus)

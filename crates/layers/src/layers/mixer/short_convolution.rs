@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use super::passes::passes;
 use super::recurrent::single;
 use crate::config::{Activation, LinearConfig, Precision, ShortConvolutionConfig, getters};
-use crate::layers::packed::{Packing, check_evaluation, packs};
+use crate::layers::packed::{Packing, packs};
 use crate::layers::pass::Pass;
 use crate::layers::visit::parts;
 use crate::layers::{Linear, ParameterSource, state::LayerState};
@@ -102,9 +102,6 @@ impl ShortConvolution {
     ) -> Result<Value> {
         let state = state.map(LayerState::as_recurrent).transpose()?;
         let (d_model, train) = (self.config.d_model, pass.context.train());
-        if self.is_packed {
-            check_evaluation(train)?;
-        }
         let all = self.input.apply(x, None, train)?;
         let [before_gate, after_gate, x] =
             [0, 1, 2].map(|part| all.columns(part * d_model..(part + 1) * d_model));
