@@ -246,6 +246,7 @@ fn is_distribution(draw: Distribution) -> bool {
         Distribution::BeforeSoftplus { low, high, floor } => {
             0.0 < low && low <= high && 0.0 < floor && high.is_finite() && floor.is_finite()
         }
+        Distribution::BeforeDecay { low, high } => 0.0 < low && low <= high && high < 1.0,
         Distribution::Constant(_)
         | Distribution::Layer
         | Distribution::TorchLinear
@@ -293,8 +294,11 @@ fn sample(draw: Distribution, stream: &mut ChaCha12Rng) -> f64 {
         }
         Distribution::BeforeSoftplus { low, high, floor } => {
             let logarithm = low.ln() + (high.ln() - low.ln()) * stream.random::<f64>();
-            let step = logarithm.exp().max(floor);
-            step + (-(-step).exp_m1()).ln()
+            before_softplus(logarithm.exp().max(floor))
+        }
+        Distribution::BeforeDecay { low, high } => {
+            let square = low * low + (high * high - low * low) * stream.random::<f64>();
+            before_softplus(-0.5 * square.ln())
         }
         Distribution::TruncatedNormal { deviation, cut } => loop {
             let value = deviation * normal(stream);
@@ -310,6 +314,11 @@ fn sample(draw: Distribution, stream: &mut ChaCha12Rng) -> f64 {
             unreachable!("resolved into one of the others")
         }
     }
+}
+
+/// Returns the number whose softplus is `step`.
+fn before_softplus(step: f64) -> f64 {
+    step + (-(-step).exp_m1()).ln()
 }
 
 /// Returns a table of positions, each with sines first and cosines second (`sinusoids` in transformers' Whisper).

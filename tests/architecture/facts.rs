@@ -11,7 +11,7 @@ use candle_blocks::{
     NormPlacement, StackConfig,
     checkpoint::scheme::StackPart,
     config::{
-        GatedDeltaNetConfig, Mamba2Config, MambaConfig, ResidualConfig, RoutingConfig,
+        GatedDeltaNetConfig, Mamba2Config, MambaConfig, ResidualConfig, RgLruConfig, RoutingConfig,
         ShortConvolutionConfig,
     },
 };
@@ -28,6 +28,7 @@ const FILES: [&str; 10] = [
     "mixer/mamba.rs",
     "mixer/mamba2.rs",
     "mixer/hybrid_heads.rs",
+    "mixer/rg_lru.rs",
     "feed_forward.rs",
     "norm.rs",
     "stack.rs",
@@ -128,6 +129,14 @@ fn default_of(name: &str, value: &Value) -> Value {
             let mamba = MambaConfig::new(width, channels, elements, rank);
             (json!(mamba), sizes.to_vec())
         }
+        "RgLruConfig" => {
+            let sizes = ["d_model", "d_inner", "n_heads"];
+            let [width, channels, heads] = sizes.map(size);
+            (
+                json!(RgLruConfig::new(width, channels, heads)),
+                sizes.to_vec(),
+            )
+        }
         "Mamba2Config" => {
             let heads = [size("n_heads"), size("head_dim")];
             let mamba = Mamba2Config::new(size("d_model"), heads, size("state_dim"));
@@ -163,6 +172,7 @@ fn mixer(block: &serde_json::Map<String, Value>) -> (&'static str, &'static str)
         ("short_convolution", "ShortConvolutionConfig"),
         ("mamba", "MambaConfig"),
         ("mamba2", "Mamba2Config"),
+        ("rg_lru", "RgLruConfig"),
         ("hybrid_heads", "HybridHeadsConfig"),
         ("gated_delta_net", "GatedDeltaNetConfig"),
         ("absent", "Absent"),

@@ -7,7 +7,7 @@ use candle_blocks::{
     candle_core::{DType, Device, Tensor},
     config::{
         DeltaForm, GatedDeltaNetConfig, HybridHeadsConfig, Mamba2Config, Mamba2Norm, MambaConfig,
-        MixerConfig, ShortConvolutionConfig,
+        MixerConfig, RgLruConfig, ShortConvolutionConfig,
     },
 };
 
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Every recurrent mixer.
-fn mixers() -> [MixerConfig; 5] {
+fn mixers() -> [MixerConfig; 6] {
     let delta = GatedDeltaNetConfig::new(WIDTH, [2, 4], [3, 5]);
     let mamba = Mamba2Config::new(WIDTH, [4, 3], 5);
     [
@@ -29,6 +29,7 @@ fn mixers() -> [MixerConfig; 5] {
         delta.with_form(DeltaForm::Channel { rank: 2 }).into(),
         mamba.with_groups(2).into(),
         MambaConfig::new(WIDTH, 9, 4, 2).into(),
+        RgLruConfig::new(WIDTH, 15, 3).into(),
     ]
 }
 
@@ -226,6 +227,7 @@ fn additive_masks_and_states_of_other_layers_are_refused() {
                 MixerConfig::GatedDeltaNet(of) => of.key_dim = 5,
                 MixerConfig::Mamba(of) => of.state_dim = 7,
                 MixerConfig::Mamba2(of) => of.state_dim = 7,
+                MixerConfig::RgLru(of) => of.taps = 6,
                 MixerConfig::HybridHeads(of) => of.mamba.state_dim = 7,
                 _ => {}
             }

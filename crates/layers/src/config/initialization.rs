@@ -49,6 +49,14 @@ pub enum Distribution {
         /// The bound that replaces smaller steps.
         floor: f64,
     },
+    /// The number whose softplus is the step after which a share of a state is left: `-ln(share)`, where the share's square is
+    /// uniform between those of `low` and `high` (RecurrentGemma's rates).
+    BeforeDecay {
+        /// The smallest share.
+        low: f64,
+        /// The largest share.
+        high: f64,
+    },
     /// Not random: the logarithms of 1, 2, 3 and so on (Mamba-2's rates).
     LogOfCount,
     /// Not random: sines, then cosines for each position, with wavelengths from 2π to 20,000π (Whisper's position

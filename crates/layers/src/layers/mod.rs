@@ -102,7 +102,7 @@ pub(crate) use mask::check_additive;
 pub(crate) use mixer::QueryKeyNorms;
 pub use mixer::{
     Attention, GatedDeltaNet, HybridHeads, LatentProjections, Mamba, Mamba2, Mixer, QueryKeyValue,
-    ShortConvolution,
+    RgLru, ShortConvolution,
 };
 pub use mlp::Mlp;
 pub use moe::MixtureOfExperts;

@@ -57,8 +57,11 @@ impl Value {
 
 impl Taped<Cpu> {
     fn activate(&self, activation: Activation) -> Result<Self> {
+        self.activate_by(activation_kernel(activation))
+    }
+
+    pub(super) fn activate_by(&self, kernel: rows::ActivationFunction) -> Result<Self> {
         let x = self.whole()?;
-        let kernel = activation_kernel(activation);
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
         kernel.forward(x.engine(), x.data.read().slice(), y.slice_mut());
         let (data, slot) = (x.data.clone(), x.slot.clone());

@@ -13,6 +13,7 @@ mod blocks;
 mod choice;
 mod convolution;
 mod cross_entropy;
+mod decay_complement;
 mod elements;
 mod experts;
 mod grouped;

@@ -40,6 +40,7 @@ mod constants;
 mod convolution;
 mod cpu;
 mod cross_entropy;
+mod decay_complement;
 mod dropout;
 mod elements;
 mod engine;

@@ -5,8 +5,8 @@ use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, FeedForward, ForwardContext, Linear,
     Norm, NormConfig, Visibility,
     candle_core::{DType, Module, Result, Tensor},
-    config::{DeltaForm, GatedDeltaNetConfig, Mamba2Config, MambaConfig, NormWeight},
-    layers::{GatedDeltaNet, Mamba, Mamba2},
+    config::{DeltaForm, GatedDeltaNetConfig, Mamba2Config, MambaConfig, NormWeight, RgLruConfig},
+    layers::{GatedDeltaNet, Mamba, Mamba2, RgLru},
     ops,
     verify::{Comparison, Expected, compare},
 };
@@ -293,8 +293,15 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
         .with_taps(3)
         .with_norm(NormConfig::rms_norm(3, 1e-3))
         .with_form(DeltaForm::Channel { rank: 3 });
+    let lru = RgLruConfig::new(8, 16, 4).with_taps(3);
     let mut comparisons = Vec::new();
-    for mixer in ["gated_delta_net", "mamba2", "mamba", "channel_delta"] {
+    for mixer in [
+        "gated_delta_net",
+        "mamba2",
+        "mamba",
+        "channel_delta",
+        "rg_lru",
+    ] {
         let prefix = format!("{mixer}.");
         let is_parameter = |name: &&String| {
             let local = name.strip_prefix(&prefix).unwrap_or_default();
@@ -317,6 +324,7 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
                     "mamba2" => Mamba2::new(&mamba, vb)?.forward(&t[0]),
                     "mamba" => Mamba::new(&selective, vb)?.forward(&t[0]),
                     "channel_delta" => GatedDeltaNet::new(&channel_delta, vb)?.forward(&t[0]),
+                    "rg_lru" => RgLru::new(&lru, vb)?.forward(&t[0]),
                     _ => GatedDeltaNet::new(&delta, vb)?.forward(&t[0]),
                 }
             }));
@@ -325,7 +333,7 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
     // Outputs, and gradients of inputs and parameters.
     assert_eq!(
         comparisons.len(),
-        2 * (2 + 13) + 2 * (2 + 16) + 2 * (2 + 15) + 2 * (2 + 15)
+        2 * (2 + 13) + 2 * (2 + 16) + 2 * (2 + 15) + 2 * (2 + 15) + 2 * (2 + 25)
     );
     assert_passed(&comparisons);
 }

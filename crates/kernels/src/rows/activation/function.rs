@@ -2,6 +2,7 @@
 
 use super::{
     compiled::{Function, WithFunction},
+    decay_complement::*,
     pieces::{GELU, GELU_SLOPE, GELU_TANH, GELU_TANH_SLOPE, Pieces},
     smooth::*,
     straight::*,
@@ -45,6 +46,8 @@ pub enum ActivationFunction {
     Softplus,
     /// `√ln(1 + exp(x))`.
     SqrtSoftplus,
+    /// `√(1 - exp(-2x))` for x from 0 on.
+    DecayComplement,
     /// `x`.
     Identity,
     /// xIELU with these parameters.
@@ -115,5 +118,6 @@ functions! {
     Laplace: laplace, laplace_slope;
     Softplus: softplus, softplus_slope;
     SqrtSoftplus: sqrt_softplus, sqrt_softplus_slope;
+    DecayComplement: decay_complement, decay_complement_slope;
     Identity: identity, identity_slope;
 }

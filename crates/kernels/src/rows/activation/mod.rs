@@ -2,6 +2,7 @@
 
 mod apply;
 mod compiled;
+mod decay_complement;
 mod function;
 mod pieces;
 pub(crate) mod smooth;

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{ActivationFunction, smooth::*, straight::*};
+use super::{ActivationFunction, decay_complement::*, smooth::*, straight::*};
 use crate::cpu::PIECE;
 use crate::reference::{self, RoundingErrors, alone, on};
 use crate::vectors::{Isa, Stored, fused::FusedF32};
@@ -67,6 +67,40 @@ fn cases() -> Vec<Case> {
         LeakyRelu leaky_relu leaky_relu_slope, |x| if x > 0.0 { x } else { 0.01 * x }, Nothing 1.0 [0.0];
         HardSwish hard_swish hard_swish_slope, reference::hard_swish, Nothing 2.0 [-3.0, 3.0];
         Identity identity identity_slope, |x| x, Nothing 0.0 [];
+    }
+}
+
+#[test]
+fn the_complement_of_a_decay_and_its_slope_are_exact_from_0_on() {
+    let exact = |x: f64| (-libm::expm1(-2.0 * x)).sqrt();
+    let exact_slope = |x: f64| libm::exp(-2.0 * x) / (-libm::expm1(-2.0 * x)).max(2.5e-7).sqrt();
+    let mut x: Vec<f32> = arguments().into_iter().filter(|x| *x >= 0.0).collect();
+    x.extend([100.0, 1e4, f32::MAX, f32::INFINITY]);
+    assert!(x.len() > 4000, "only {}", x.len());
+    let apart = |found: f64, exact: f64| (found - exact).abs() / (exact.abs() + 1e-30);
+    for isa in Isa::levels() {
+        let (mut y, mut dx) = (vec![0.0; x.len()], vec![1.0; x.len()]);
+        let function = ActivationFunction::DecayComplement;
+        function.forward(on(isa, 1), f32::slice(&x), f32::slice_mut(&mut y));
+        function.backward(on(isa, 1), f32::slice(&x), f32::slice_mut(&mut dx));
+        for ((&x, y), dx) in x.iter().zip(y).zip(dx) {
+            let x = f64::from(x);
+            let [value, slope] = [apart(y.into(), exact(x)), apart(dx.into(), exact_slope(x))];
+            // The exponential's argument has an error that grows with x.
+            let allowed = f64::from(f32::EPSILON) * (4.0 + 2.0 * x.min(60.0));
+            assert!(value <= allowed, "{isa}: {x:e} gives {y:e}");
+            assert!(
+                slope <= allowed || dx < 1e-37,
+                "{isa}: {x:e} has the slope {dx:e}"
+            );
+            let [value, slope] = [decay_complement(x), decay_complement_slope(x)];
+            let allowed = f64::EPSILON * (4.0 + 2.0 * x.min(60.0));
+            assert!(apart(value, exact(x)) <= allowed, "{x:e} in f64");
+            assert!(
+                apart(slope, exact_slope(x)) <= allowed,
+                "{x:e}'s slope in f64"
+            );
+        }
     }
 }
 

@@ -13,6 +13,7 @@ mod mamba;
 mod mamba2;
 mod multipliers;
 mod parts;
+mod rg_lru;
 mod short_convolution;
 
 pub(crate) use attention::HeadsOfRank;
@@ -27,6 +28,7 @@ pub use mamba::MambaConfig;
 pub use mamba2::{Mamba2Config, Mamba2Norm};
 pub use multipliers::Mamba2Multipliers;
 pub use parts::MixerPart;
+pub use rg_lru::RgLruConfig;
 pub use short_convolution::ShortConvolutionConfig;
 
 /// A block's mixer: the layer through which a position reads other positions.
@@ -51,6 +53,8 @@ pub enum MixerConfig {
     Mamba(MambaConfig),
     /// Mamba-2's state space model.
     Mamba2(Mamba2Config),
+    /// A real-gated linear recurrent unit.
+    RgLru(RgLruConfig),
     /// Attention and Mamba-2 side by side.
     HybridHeads(Box<HybridHeadsConfig>),
     /// No mixer: the block is a feed-forward alone (Nemotron-H).
@@ -87,6 +91,12 @@ impl From<MambaConfig> for MixerConfig {
 impl From<Mamba2Config> for MixerConfig {
     fn from(mamba: Mamba2Config) -> Self {
         Self::Mamba2(mamba)
+    }
+}
+
+impl From<RgLruConfig> for MixerConfig {
+    fn from(lru: RgLruConfig) -> Self {
+        Self::RgLru(lru)
     }
 }
 
@@ -139,6 +149,7 @@ impl MixerConfig {
             Self::GatedDeltaNet(delta) => delta.facts(),
             Self::Mamba(mamba) => mamba.facts(),
             Self::Mamba2(mamba) => mamba.facts(),
+            Self::RgLru(lru) => lru.facts(),
             Self::HybridHeads(heads) => heads.facts(),
             Self::Absent { d_model } => MixerFacts::row_by_row(*d_model),
         }
@@ -153,6 +164,7 @@ impl MixerConfig {
             Self::GatedDeltaNet(delta) => delta.multiplied_weights(),
             Self::Mamba(mamba) => mamba.multiplied_weights(),
             Self::Mamba2(mamba) => mamba.multiplied_weights(),
+            Self::RgLru(lru) => lru.multiplied_weights(),
             Self::HybridHeads(heads) => heads.mamba.multiplied_weights(),
         }
     }
@@ -166,6 +178,7 @@ impl MixerConfig {
             Self::GatedDeltaNet(delta) => delta.validate(),
             Self::Mamba(mamba) => mamba.validate(),
             Self::Mamba2(mamba) => mamba.validate(),
+            Self::RgLru(lru) => lru.validate(),
             Self::HybridHeads(heads) => heads.validate(),
             Self::Absent { d_model } => size("d_model", *d_model),
         }
@@ -190,6 +203,7 @@ impl MixerConfig {
             Self::GatedDeltaNet(_) => "a gated delta rule",
             Self::Mamba(_) => "Mamba's state space model",
             Self::Mamba2(_) => "Mamba-2's state space model",
+            Self::RgLru(_) => "a real-gated linear recurrent unit",
             Self::HybridHeads(_) => "attention beside Mamba-2",
             Self::Absent { .. } => "absent",
         }

@@ -51,7 +51,9 @@ impl MixerConfig {
             Self::GatedDeltaNet(of) => Some(of.n_key_heads),
             Self::Mamba2(of) => Some(of.n_groups),
             Self::HybridHeads(of) => Some(of.attention.n_kv_heads),
-            Self::ShortConvolution(_) | Self::Mamba(_) | Self::Absent { .. } => None,
+            Self::ShortConvolution(_) | Self::Mamba(_) | Self::RgLru(_) | Self::Absent { .. } => {
+                None
+            }
         }
     }
 }

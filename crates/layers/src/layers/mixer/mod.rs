@@ -19,6 +19,7 @@ mod mamba;
 mod mamba2;
 mod passes;
 mod recurrent;
+mod rg_lru;
 mod short_convolution;
 
 pub(crate) use attention::QueryKeyNorms;
@@ -27,6 +28,7 @@ pub use gated_delta_net::GatedDeltaNet;
 pub use hybrid_heads::HybridHeads;
 pub use mamba::Mamba;
 pub use mamba2::Mamba2;
+pub use rg_lru::RgLru;
 pub use short_convolution::ShortConvolution;
 
 /// The mixer of a block. [`TransformerBlock::mixer`](crate::TransformerBlock::mixer) returns it in its sublayer.
@@ -45,6 +47,8 @@ pub enum Mixer {
     Mamba(Mamba),
     /// Mamba-2's state space model.
     Mamba2(Mamba2),
+    /// A real-gated linear recurrent unit.
+    RgLru(RgLru),
     /// Attention and Mamba-2 side by side.
     HybridHeads(Box<HybridHeads>),
     /// No mixer, in a block that is a feed-forward alone.
@@ -60,6 +64,7 @@ parts!(Mixer:
     Self::GatedDeltaNet(delta) => [] [delta],
     Self::Mamba(mamba) => [] [mamba],
     Self::Mamba2(mamba) => [] [mamba],
+    Self::RgLru(lru) => [] [lru],
     Self::HybridHeads(heads) => [heads] [],
     Self::Absent { .. } => [] []);
 
@@ -74,6 +79,9 @@ const SELECTIVE: &str = "selective";
 
 /// The role of Mamba-2 within the mixer's.
 const MAMBA: &str = "mamba";
+
+/// The role of a real-gated linear recurrent unit within the mixer's.
+const LRU: &str = "lru";
 
 impl Mixer {
     /// Creates the mixer with parameters from `vb`.
@@ -91,6 +99,7 @@ impl Mixer {
             }
             MixerConfig::Mamba(mamba) => Self::Mamba(Mamba::new(mamba, vb.pp(SELECTIVE))?),
             MixerConfig::Mamba2(mamba) => Self::Mamba2(Mamba2::new(mamba, vb.pp(MAMBA))?),
+            MixerConfig::RgLru(lru) => Self::RgLru(RgLru::new(lru, vb.pp(LRU))?),
             MixerConfig::HybridHeads(heads) => {
                 Self::HybridHeads(HybridHeads::new(heads, vb)?.into())
             }
@@ -126,6 +135,7 @@ impl Mixer {
             Self::GatedDeltaNet(delta) => (*delta.config()).into(),
             Self::Mamba(mamba) => (*mamba.config()).into(),
             Self::Mamba2(mamba) => (*mamba.config()).into(),
+            Self::RgLru(lru) => (*lru.config()).into(),
             Self::HybridHeads(heads) => heads.config().into(),
             &Self::Absent { d_model } => MixerConfig::Absent { d_model },
         }
@@ -139,6 +149,7 @@ impl Mixer {
             Self::GatedDeltaNet(delta) => delta.is_packed(),
             Self::Mamba(mamba) => mamba.is_packed(),
             Self::Mamba2(mamba) => mamba.is_packed(),
+            Self::RgLru(lru) => lru.is_packed(),
             Self::HybridHeads(heads) => heads.is_packed(),
             Self::Absent { .. } => false,
         }
@@ -154,6 +165,7 @@ impl Mixer {
             Self::GatedDeltaNet(delta) => Self::GatedDeltaNet(delta.packed(&packing.at(DELTA))?),
             Self::Mamba(mamba) => Self::Mamba(mamba.packed(&packing.at(SELECTIVE))?),
             Self::Mamba2(mamba) => Self::Mamba2(mamba.packed(&packing.at(MAMBA))?),
+            Self::RgLru(lru) => Self::RgLru(lru.packed(&packing.at(LRU))?),
             Self::HybridHeads(heads) => Self::HybridHeads(heads.packed(packing)?.into()),
             Self::Absent { .. } => self.clone(),
         })
@@ -166,7 +178,8 @@ impl Mixer {
             Self::ShortConvolution(_)
             | Self::GatedDeltaNet(_)
             | Self::Mamba(_)
-            | Self::Mamba2(_) => LayerState::recurrent(),
+            | Self::Mamba2(_)
+            | Self::RgLru(_) => LayerState::recurrent(),
             Self::HybridHeads(heads) => {
                 let keys = of_attention(heads.attention(), pages);
                 LayerState::pair(keys, LayerState::recurrent())
@@ -184,6 +197,7 @@ impl Mixer {
             Self::GatedDeltaNet(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::Mamba(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::Mamba2(of) => state.check_recurrent(batch, &of.state_dims()),
+            Self::RgLru(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::HybridHeads(of) => {
                 let [keys, states] = state.check_pair()?;
                 check_attention(of.attention(), keys, batch)?;
@@ -207,6 +221,7 @@ impl Mixer {
             Self::GatedDeltaNet(delta) => delta.apply(x, pass, state, residual),
             Self::Mamba(mamba) => mamba.apply(x, pass, state, residual),
             Self::Mamba2(mamba) => mamba.apply(x, pass, state, residual),
+            Self::RgLru(lru) => lru.apply(x, pass, state, residual),
             Self::HybridHeads(heads) => heads.apply(x, pass, state, residual),
             Self::Absent { .. } => match residual {
                 Some(residual) => Ok(residual.clone()),
@@ -237,6 +252,7 @@ impl ModuleT for Mixer {
             Self::GatedDeltaNet(delta) => delta.forward_t(x, train),
             Self::Mamba(mamba) => mamba.forward_t(x, train),
             Self::Mamba2(mamba) => mamba.forward_t(x, train),
+            Self::RgLru(lru) => lru.forward_t(x, train),
             Self::HybridHeads(heads) => heads.forward_t(x, train),
             Self::Absent { .. } => x.zeros_like(),
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use candle_blocks_kernels::recurrence::{Rule, StateHeads};
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::Init;
 
 use crate::config::{Activation, LinearConfig};
@@ -14,32 +14,49 @@ use crate::layers::{Linear, Norm, ParameterSource, pass::Pass};
 use crate::layers::{linear::packed::plain, packed::Packing};
 use crate::ops::{Recurrence, SelectiveScan, TapTable, Value, record, record_conversion};
 
-/// A projection, a short convolution of its rows, and SiLU.
+/// A projection, a short convolution of its rows, and an activation.
 #[derive(Clone, Debug)]
 pub(super) struct ConvolvedProjection {
     projection: Linear,
     /// `[width, 1, taps]`.
     weight: Tensor,
     bias: Option<Tensor>,
+    activation: Activation,
 }
 
 parts!(ConvolvedProjection: Self { projection, .. } => [projection] []);
 
 impl ConvolvedProjection {
-    /// Creates the projection `name`, without a bias, and the convolution `{name}_convolution`.
+    /// Creates the projection `name`, without a bias, and the convolution `{name}_convolution`, before SiLU.
     pub fn new(
         vb: &ParameterSource,
         name: &str,
-        [d_in, width, taps]: [usize; 3],
+        sizes: [usize; 3],
         has_bias: bool,
     ) -> Result<Self> {
+        Self::of(vb, name, sizes, [false, has_bias], Activation::Silu)
+    }
+
+    /// Creates the same with biases for both, and without an activation.
+    pub fn linear(vb: &ParameterSource, name: &str, sizes: [usize; 3]) -> Result<Self> {
+        Self::of(vb, name, sizes, [true, true], Activation::Identity)
+    }
+
+    fn of(
+        vb: &ParameterSource,
+        name: &str,
+        [d_in, width, taps]: [usize; 3],
+        has_bias: [bool; 2],
+        activation: Activation,
+    ) -> Result<Self> {
         let convolution = vb.pp(format_args!("{name}_convolution"));
-        let linear = LinearConfig::new(d_in, width).with_bias(false);
-        let of_convolution = has_bias.then(|| convolution.get(width, "bias"));
+        let linear = LinearConfig::new(d_in, width).with_bias(has_bias[0]);
+        let of_convolution = has_bias[1].then(|| convolution.get(width, "bias"));
         Ok(Self {
             projection: Linear::new(&linear, vb.pp(name))?,
             weight: convolution.get((width, 1, taps), "weight")?,
             bias: of_convolution.transpose()?,
+            activation,
         })
     }
 
@@ -48,6 +65,7 @@ impl ConvolvedProjection {
             projection: self.projection.packed(packing)?,
             weight: single(&self.weight)?,
             bias: self.bias.as_ref().map(single).transpose()?,
+            activation: self.activation,
         })
     }
 }
@@ -138,7 +156,22 @@ impl<'a> RecurrentPass<'a> {
         let after = rows.rows_after(earlier, table)?;
         let mixed = rows.convolve(&by.weight, by.bias.as_ref(), earlier, table)?;
         self.after.push(after);
-        mixed.activate(Activation::Silu)?.widened()
+        mixed.activate(by.activation)?.widened()
+    }
+
+    /// Returns the steps with one at each sequence's first position after which nothing is left: `exp(-step)` is 0.
+    pub fn beginning(&self, steps: Value) -> Result<Value> {
+        let (first, width) = (self.pass.first_rows()?, steps.width());
+        if first.is_empty() {
+            return Ok(steps);
+        }
+        let mut added = vec![0f32; steps.dims().iter().product()];
+        for row in first {
+            added[row as usize * width..][..width].fill(1e4);
+        }
+        let added = Tensor::from_vec(added, steps.dims(), &Device::Cpu)?;
+        let added = added.to_dtype(steps.dtype())?.to_device(&steps.device())?;
+        steps.add(&steps.beside(&added)?)
     }
 
     /// Computes the recurrence for queries, keys and values, and for the decay's logarithms and the strengths of writing,

@@ -38,6 +38,26 @@ impl Pass<'_> {
         })
     }
 
+    /// Returns the first row of each sequence that begins in this pass.
+    ///
+    /// # Errors
+    /// Same as [`Self::tap_table`].
+    pub(crate) fn first_rows(&self) -> Result<Vec<u32>> {
+        let has_begun = match &self.keep {
+            _ if self.seen == 0 => vec![0; self.batch],
+            None => vec![1; self.batch],
+            Some(keep) => keep.narrow(0, self.seen)?.host.max(1)?.to_vec1::<u8>()?,
+        };
+        let sequences = self.sequence_rows()?;
+        let beginning = sequences
+            .iter()
+            .zip(has_begun)
+            .filter(|(_, begun)| *begun == 0);
+        Ok(beginning
+            .filter_map(|(rows, _)| rows.first().copied())
+            .collect())
+    }
+
     /// Returns each sequence's rows from the first that is kept to the last, with [`NO_ROW`] for a hidden one.
     fn kept_rows(&self) -> Result<Vec<Vec<u32>>> {
         if self.context.mask().additive().is_some() {
