@@ -108,6 +108,23 @@ impl CausalDecoder {
         self.encoded = Some(encoded);
         self
     }
+
+    /// Starts with the cache of one sequence, of which these are the tokens, for example one that
+    /// [`Model::load_cache`] read: a prompt that begins like it is computed from there on.
+    ///
+    /// # Errors
+    /// If the cache has several sequences, or another number of positions than there are tokens.
+    pub fn with_cache(mut self, cache: ModelCache, tokens: Vec<u32>) -> Result<Self> {
+        let (batch, seen) = (cache.batch(), cache.seen());
+        if seen != tokens.len() || batch > 1 {
+            bail!(
+                "the cache has {batch} sequences of {seen} positions, expected one with the {} tokens given",
+                tokens.len()
+            );
+        }
+        (self.cache, self.tokens) = (cache, tokens);
+        Ok(self)
+    }
 }
 
 impl CausalDecoder {

@@ -1,8 +1,15 @@
 //! A model's key/value cache.
 
-use candle_core::Result;
+use std::{collections::HashMap, path::Path};
 
-use crate::layers::KvCache;
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::Error;
+use crate::checkpoint::{files::TensorFiles, write::write_safetensors};
+use crate::layers::{KvCache, Stack};
+
+/// The name of the numbers of counted tokens in a file.
+const COUNTED: &str = "counted";
 
 /// The key/value cache of a model. It also counts the tokens of each sequence, for models that count positions from
 /// the mask. [`Model::new_cache`](crate::model::Model::new_cache) returns it.
@@ -20,9 +27,58 @@ impl ModelCache {
         }
     }
 
+    /// The number of sequences in the cache.
+    pub fn batch(&self) -> usize {
+        self.keys_and_values.batch()
+    }
+
     /// The number of positions in the cache.
     pub fn seen(&self) -> usize {
         self.keys_and_values.seen()
+    }
+
+    /// Writes the cache to a safetensors file, which [`Model::load_cache`](crate::model::Model::load_cache) reads: a prompt
+    /// that many texts share is then computed once. An existing file is replaced when all is written.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> crate::Result<()> {
+        let mut tensors: Vec<_> = self.keys_and_values.to_tensors()?.into_iter().collect();
+        let counted = Tensor::new(&self.counted[..], &Device::Cpu)?;
+        tensors.push((COUNTED.to_string(), counted));
+        write_safetensors(path, &tensors, None)
+    }
+
+    /// Reads the cache that [`Self::save`] wrote for this stack.
+    pub(super) fn load(stack: &Stack, path: &Path, device: &Device) -> crate::Result<Self> {
+        let files = TensorFiles::open_files(vec![path.to_path_buf()])?;
+        let failed = |reason: String| Error::input(path.display().to_string(), reason);
+        let mut tensors = HashMap::new();
+        for name in files.names() {
+            tensors.insert(name.to_string(), files.read(name)?);
+        }
+        let counted = tensors.remove(COUNTED);
+        let Some(counted) = counted.filter(|of| of.rank() == 1 && of.dtype() == DType::U32) else {
+            return Err(failed(
+                "it is not a cache that ModelCache::save wrote".to_string(),
+            ));
+        };
+        let mut on_device = HashMap::new();
+        for (name, tensor) in tensors {
+            on_device.insert(name, tensor.to_device(device)?);
+        }
+        let cache = stack.cache_from_tensors(&on_device);
+        let keys_and_values = cache.map_err(|e| failed(e.to_string()))?;
+        let counted = counted.to_vec1::<u32>()?;
+        let (seen, batch) = (keys_and_values.seen(), keys_and_values.batch());
+        if ![0, batch].contains(&counted.len()) || counted.iter().any(|&n| n as usize > seen) {
+            let reason = format!("{COUNTED} is {counted:?}, expected {batch} numbers up to {seen}");
+            return Err(failed(reason));
+        }
+        Ok(Self {
+            keys_and_values,
+            counted,
+        })
     }
 
     /// Keeps only the given sequences of the batch, in their present order.

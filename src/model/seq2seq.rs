@@ -1,6 +1,8 @@
 //! Encoder-decoder models.
 
-use candle_core::{DType, Result, Tensor};
+use std::path::Path;
+
+use candle_core::{DType, Device, Result, Tensor};
 
 use super::{Model, ModelCache, ModelInput, ModelOutput};
 use crate::Error;
@@ -106,6 +108,14 @@ impl Seq2Seq {
     /// Creates an empty cache for [`Self::next_logits`].
     pub fn new_cache(&self) -> ModelCache {
         self.decoder.new_cache()
+    }
+
+    /// Reads a cache of the decoder, like [`Model::load_cache`].
+    ///
+    /// # Errors
+    /// The errors of [`Model::load_cache`].
+    pub fn load_cache(&self, path: impl AsRef<Path>, device: &Device) -> crate::Result<ModelCache> {
+        self.decoder.load_cache(path, device)
     }
 
     /// Returns the decoder's logits `[batch, n_tokens]` after the last of the new tokens `ids` `[batch, seq]`. The

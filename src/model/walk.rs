@@ -1,6 +1,7 @@
 //! A whole model: embeddings, blocks, pooler, head.
 
 use std::borrow::Cow;
+use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
@@ -212,6 +213,15 @@ impl Model {
     /// Creates an empty cache for [`Self::next_logits`].
     pub fn new_cache(&self) -> ModelCache {
         ModelCache::new(self.stack.new_cache())
+    }
+
+    /// Reads a cache that [`ModelCache::save`] wrote, to the device of this model. Nothing in the file says which weights
+    /// computed it: another model of the same sizes gives wrong tokens.
+    ///
+    /// # Errors
+    /// If the file is no such cache, or one of a model with other sizes or another form of weights.
+    pub fn load_cache(&self, path: impl AsRef<Path>, device: &Device) -> crate::Result<ModelCache> {
+        ModelCache::load(&self.stack, path.as_ref(), device)
     }
 
     /// Returns the logits `[batch, n_tokens]` after the last new position. The new positions follow those in `cache`

@@ -49,4 +49,5 @@ mod recurrent;
 mod rehearsal_of_all;
 mod same_bits;
 mod serving;
+mod stored_caches;
 mod without_a_device;

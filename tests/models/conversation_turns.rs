@@ -158,6 +158,78 @@ fn a_continued_conversation_has_the_bits_of_one_that_starts_anew() {
 }
 
 #[test]
+fn a_cache_from_a_file_goes_on_with_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt.safetensors");
+    let mut n_models = 0;
+    for whole in wholes() {
+        let Some(prompts) = decoder_prompts(&whole.name) else {
+            continue;
+        };
+        let checkpoint = Checkpoint::open(weights(&whole.name)).unwrap();
+        for kind in [
+            Weights::Dense(DType::F32, &device()),
+            Weights::Packed(Precision::F32),
+            Weights::Packed(Precision::Int8),
+        ] {
+            let model = checkpoint.load(kind).model().unwrap();
+            let prompt = prompts.iter().max_by_key(|prompt| prompt.len()).unwrap();
+            let ids = Tensor::new(&prompt[..], &device()).unwrap();
+            let input = ModelInput::tokens(&ids.unsqueeze(0).unwrap());
+            let mut cache = model.new_cache();
+            model.next_logits(&input, &mut cache).unwrap();
+            cache.save(&file).unwrap();
+            let stored = model.load_cache(&file, &device()).unwrap();
+            let longer = [&prompt[..], &[1, 2]].concat();
+            let after = |cache| {
+                let decoder = CausalDecoder::new(model.clone());
+                let decoder = decoder.with_cache(cache, prompt.clone()).unwrap();
+                let (_, computed, tokens, logits) = continued(decoder, &longer);
+                (computed, tokens, logits)
+            };
+            assert_eq!(after(stored), after(cache), "{}", whole.name);
+        }
+        n_models += 1;
+    }
+    assert!(n_models > 0 || !is_present("families/llama"));
+    println!("{n_models} models");
+}
+
+#[test]
+fn a_file_that_is_no_cache_of_the_model_is_refused_by_its_name() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
+    let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
+    let device = crate::device::device();
+    let load = |kind: Weights| checkpoint.load(kind).model().unwrap();
+    let plain = load(Weights::Dense(DType::F32, &device));
+    let packed = load(Weights::Packed(Precision::F32));
+    let ids = Tensor::new(&[[3u32, 1, 4]], &device).unwrap();
+    let mut cache = plain.new_cache();
+    let input = ModelInput::tokens(&ids);
+    plain.next_logits(&input, &mut cache).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cache.safetensors");
+    cache.save(&file).unwrap();
+    let refused = |model: &Model, file: &std::path::Path| {
+        let error = model.load_cache(file, &device).unwrap_err().to_string();
+        let name = file.file_name().unwrap().to_str().unwrap();
+        assert!(error.contains(name), "{error}");
+        error
+    };
+    assert!(refused(&packed, &file).contains("packed or not"));
+    let other = weights("tiny-gpt-text/model.safetensors");
+    assert!(refused(&plain, &other).contains("ModelCache::save"));
+    refused(&plain, &folder.path().join("absent.safetensors"));
+    std::fs::write(&file, b"no safetensors file").unwrap();
+    refused(&plain, &file);
+    let decoder = || CausalDecoder::new(plain.clone());
+    let error = decoder().with_cache(cache, vec![3, 1]).unwrap_err();
+    assert!(error.to_string().contains("3 positions"), "{error}");
+}
+
+#[test]
 fn a_generator_continues_its_own_generations_only() {
     if !is_present("tiny-gpt-text") {
         return;

@@ -245,6 +245,40 @@ impl KeyValuePanels {
         }
     }
 
+    /// Returns the stored positions' keys and values, `[positions, n_kv_heads · head_dim]` each, as they were rounded.
+    pub fn to_rows(&self) -> [Vec<f32>; 2] {
+        let (layout, width) = (self.layout, self.width());
+        let mut rows = [(); 2].map(|()| vec![0.0; self.positions.len() * width]);
+        let first = self.positions.start / layout.positions;
+        for (i, position) in self.positions.clone().enumerate() {
+            let block = &self.blocks[position / layout.positions - first];
+            for column in 0..width {
+                let (head, dimension) = (column / layout.head_dim, column % layout.head_dim);
+                let words = &block.memory[head * layout.len()..][..layout.len()];
+                let places = layout.places(position % layout.positions, dimension);
+                for (rows, (word, element)) in rows.iter_mut().zip(places) {
+                    rows[i * width + column] = match self.shape.stored {
+                        OperandFormat::F32 => f32::from_bits(words[word]),
+                        OperandFormat::Bf16 => {
+                            bf16::from_bits((words[word] >> (16 * element)) as u16).to_f32()
+                        }
+                    };
+                }
+            }
+        }
+        rows
+    }
+
+    /// Counts positions before the first one, as if they had been appended and dropped.
+    ///
+    /// # Panics
+    /// If there are positions.
+    pub fn begin_at(&mut self, position: usize) {
+        assert!(self.positions.is_empty(), "the panels have positions");
+        self.reset();
+        self.positions = position..position;
+    }
+
     /// Drops the positions before `position`. Later ones keep their indices.
     pub fn drop_before(&mut self, position: usize) {
         let start = position.clamp(self.positions.start, self.positions.end);

@@ -69,6 +69,17 @@ impl Layout {
         let word = |position: usize| start + position * self.width;
         word(positions.start / self.group)..word(positions.end.div_ceil(self.group))
     }
+
+    /// Returns the word and the element in it that holds a number of a key and of a value, at a position in the chunk.
+    pub(crate) fn places(self, position: usize, dimension: usize) -> [(usize, usize); 2] {
+        let (width, group) = (self.width, self.group);
+        let key = self.key_panel(position).start + dimension / group * width + position % width;
+        let value = self.value_panel(dimension / width, &(position..position + 1));
+        [
+            (key, dimension % group),
+            (value.start + dimension % width, position % group),
+        ]
+    }
 }
 
 /// A read-only packed chunk.

@@ -6,7 +6,7 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
     Attention, BlockFeedForward, ForwardContext, Mixer, ParameterSource, Sublayer, SublayerNorm,
-    state::{BlockState, BlockStateMut, EncoderState},
+    state::{BlockState, BlockStateMut, EncoderState, Given, Ledger},
 };
 use crate::layers::{
     own::OwnParts,
@@ -131,6 +131,26 @@ impl TransformerBlock {
             Some(packed) => state.encoder.check(packed.cached(batch)),
             None => Ok(()),
         }
+    }
+
+    /// Fills an empty state from a cache's tensors.
+    ///
+    /// # Errors
+    /// If they are another block's.
+    pub(super) fn restore(&self, state: &mut BlockState, given: &Given, of: &Ledger) -> Result<()> {
+        let batch = of.batch();
+        let own = |of: &Attention| of.packed.as_ref().map(|of| of.own_rows(batch));
+        let attention = self.mixer.inner().attention().ok();
+        let of_mixer = match self.mixer.inner().facts().shares_from {
+            Some(_) => &Ledger::default(), // its keys are another layer's
+            None => of,
+        };
+        let mixer = &mut state.mixer;
+        mixer.restore(attention.and_then(own).as_ref(), given, of_mixer)?;
+        let cross = self.cross_attention.as_ref();
+        let cross = cross.and_then(|cross| own(cross.inner()));
+        state.encoder.restore(cross, &given.at("encoder"), batch)?;
+        self.check_state(state, batch)
     }
 
     /// Creates the empty state for a cache. A packed block allocates from `pages`.

@@ -3,11 +3,11 @@
 use candle_blocks_kernels::memory::LargePages;
 use candle_core::{DType, ModuleT, Result, Tensor, bail};
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use crate::config::{MixerFacts, PaddedRows, Precision, StackConfig, getters};
 use crate::layers::packed::{Packing, check_evaluation};
-use crate::layers::state::{KvCache, check_cached, without_graph};
+use crate::layers::state::{Given, KvCache, Ledger, check_cached, without_graph};
 use crate::layers::visit::{LayerPart, Visit, parts};
 use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource,
@@ -224,6 +224,24 @@ impl Stack {
             .iter()
             .map(|&block| self.blocks[block].new_state(&pages));
         KvCache::new(layers.collect())
+    }
+
+    /// Creates the cache that [`KvCache::to_tensors`] returned as tensors, on the device of this stack. Nothing in them says
+    /// which weights computed it.
+    ///
+    /// # Errors
+    /// If the tensors are not those of a cache of a stack like this one, packed to the same form of keys and values.
+    pub fn cache_from_tensors(&self, tensors: &HashMap<String, Tensor>) -> Result<KvCache> {
+        Given::all(tensors, |given| {
+            let ledger = Ledger::restored(given)?;
+            let mut cache = self.new_cache();
+            for (i, (state, &block)) in cache.layers.iter_mut().zip(&self.layers).enumerate() {
+                let given = given.at(format_args!("layers.{i}"));
+                self.blocks[block].restore(state, &given, &ledger)?;
+            }
+            cache.ledger = ledger;
+            Ok(cache)
+        })
     }
 
     /// Computes the output for new positions. They follow the positions in `cache`, and are added to it.

@@ -149,6 +149,48 @@ fn a_dropped_position_is_hidden_and_its_memory_reused() {
 }
 
 #[test]
+fn panels_give_back_their_rows_in_any_shape_and_take_them_again() {
+    for way in ways() {
+        for (n_kv_heads, head_dim) in [(1, 8), (2, 5), (3, 64), (1, 33)] {
+            let case = Case::new((1, LENGTH, LENGTH), (n_kv_heads, n_kv_heads, head_dim));
+            let (keys, values) = (case.key_heads(), case.value_heads());
+            let shape = panel_shape(way, (n_kv_heads, head_dim));
+            let mut panels = KeyValuePanels::new(shape);
+            for (from, to) in [(0, LENGTH / 3), (LENGTH / 3, LENGTH)] {
+                panels.append(on(way.isa, 1), from..to, keys, values);
+            }
+            for first in [0, 1, LENGTH / 2] {
+                panels.drop_before(first);
+                let found = panels.to_rows();
+                let stored = |x: f32| match way.stored {
+                    OperandFormat::F32 => x,
+                    OperandFormat::Bf16 => bf16::from_f32(x).to_f32(),
+                };
+                let width = n_kv_heads * head_dim;
+                for (found, given) in found.iter().zip([keys, values]) {
+                    let row = |row| &given.from(row, 0, head_dim)[..width];
+                    let expected = (first..LENGTH).flat_map(row).map(|&x| stored(x));
+                    assert_same(found, &expected.collect::<Vec<_>>(), way);
+                }
+                let mut again = KeyValuePanels::new(shape);
+                again.begin_at(first);
+                let [keys, values] = found.each_ref().map(|data| Heads {
+                    data,
+                    row_stride: width,
+                    offset: 0,
+                });
+                again.append(on(way.isa, 1), 0..LENGTH - first, keys, values);
+                assert_eq!(again.positions(), first..LENGTH);
+                let [one, other] = [&panels, &again].map(|panels| {
+                    case.attend(way, KeyValue::Packed(std::slice::from_ref(panels)), 1)
+                });
+                assert_same(&one, &other, way);
+            }
+        }
+    }
+}
+
+#[test]
 #[should_panic(expected = "the panels are packed for another instruction set or shape")]
 fn panels_of_another_shape_are_refused() {
     let way = best();

@@ -1,10 +1,12 @@
 //! The encoder output's keys and values, which cross-attention projects once.
 
 use candle_blocks_kernels::attention::KeyValuePanels;
+use candle_blocks_kernels::memory::LargePages;
 use candle_core::{Result, Tensor, bail};
 
 use super::cached_rows::of_sequences;
-use super::panels::{panel_bytes, panels_shape};
+use super::named::{Given, Named, join};
+use super::panels::{OwnRows, panel_bytes, panels_shape, restored_panels, store_panels};
 use super::shape::{CacheShape, Cached, misfit};
 use super::{different_stacks, reordered, without_graph, wrong_stack};
 
@@ -32,6 +34,40 @@ impl EncoderState {
             Self::Rows(rows) => *rows = None,
             Self::Panels(panels) => panels.clear(),
         }
+    }
+
+    /// Adds the keys and values to a cache's tensors.
+    pub fn store(&self, prefix: &str, to: &mut Named) -> Result<()> {
+        match self {
+            Self::Rows(Some((keys, values))) => {
+                to.insert(join(prefix, "keys"), keys.clone());
+                to.insert(join(prefix, "values"), values.clone());
+                Ok(())
+            }
+            Self::Panels(panels) if !panels.is_empty() => store_panels(panels, prefix, to),
+            Self::Rows(None) | Self::Panels(_) => Ok(()),
+        }
+    }
+
+    /// Replaces the state by that in a cache's tensors, if they have one. `own` is the form of a packed cross-attention.
+    ///
+    /// # Errors
+    /// If they are another stack's.
+    pub fn restore(&mut self, own: Option<OwnRows>, given: &Given, batch: usize) -> Result<()> {
+        match (self, own) {
+            (Self::Rows(rows), None) if given.dims("keys").is_some() => {
+                let [keys, values] = ["keys", "values"].map(|name| given.tensor(name, 3, batch));
+                *rows = Some((keys?, values?));
+            }
+            (Self::Panels(panels), Some(own)) if given.dims("starts").is_some() => {
+                if let Cached::Panels(shape) = own.cached {
+                    let pages = LargePages::default();
+                    *panels = restored_panels((shape, own.cpu), given, None, &pages)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// # Errors

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use candle_blocks_kernels::attention::{OperandFormat, Sequences};
 use candle_blocks_kernels::{Cpu, threads};
+use candle_core::{Device, Result, Tensor};
 use half::bf16;
 
+use super::named::{Given, Named, join};
 use super::reordered;
 use super::shape::CacheShape;
 
@@ -43,6 +45,36 @@ impl LatentRows {
     /// Returns how many elements all sequences have.
     pub fn len(&self) -> usize {
         self.sequences.iter().map(|of| of.len()).sum()
+    }
+
+    /// Adds the rows to a cache's tensors.
+    pub fn store(&self, prefix: &str, to: &mut Named) -> Result<()> {
+        let width = self.shape.sequence.head_dim;
+        for (i, elements) in self.sequences.iter().enumerate() {
+            let dims = (elements.len() / width, width);
+            let rows = match &**elements {
+                LatentElements::F32(elements) => Tensor::from_slice(elements, dims, &Device::Cpu),
+                LatentElements::Bf16(elements) => Tensor::from_slice(elements, dims, &Device::Cpu),
+            };
+            to.insert(join(prefix, format_args!("{i}.latents")), rows?);
+        }
+        Ok(())
+    }
+
+    /// Returns the rows in a cache's tensors, of which each sequence has as many as `lengths` says.
+    ///
+    /// # Errors
+    /// If they are another mixer's.
+    pub fn restored(shape: CacheShape, given: &Given, lengths: &[usize]) -> Result<Self> {
+        let mut made = Self::new(shape);
+        for (i, (elements, &n)) in made.sequences.iter_mut().zip(lengths).enumerate() {
+            let rows = given.at(i).of_sequence("latents", n, shape.sequence)?;
+            *elements = Arc::new(match shape.sequence.stored {
+                OperandFormat::F32 => LatentElements::F32(rows.flatten_all()?.to_vec1()?),
+                OperandFormat::Bf16 => LatentElements::Bf16(rows.flatten_all()?.to_vec1()?),
+            });
+        }
+        Ok(made)
     }
 
     pub fn bytes(&self) -> usize {

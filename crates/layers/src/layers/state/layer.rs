@@ -4,7 +4,9 @@ use candle_blocks_kernels::memory::LargePages;
 use candle_core::{Device, Result};
 
 use super::encoder::EncoderState;
-use super::{different_stacks, panels::Panels, recurrent::Recurrent, rows::Rows, wrong_stack};
+use super::named::{Given, Named, join};
+use super::panels::{OwnRows, Panels};
+use super::{Ledger, different_stacks, recurrent::Recurrent, rows::Rows, wrong_stack};
 
 /// A block's state.
 #[derive(Clone, Debug)]
@@ -183,6 +185,42 @@ impl LayerState {
             (Self::Panels(panels), Some(own)) => panels.check(own),
             _ => wrong_stack(),
         }
+    }
+
+    /// Adds the state to a cache's tensors.
+    pub fn store(&self, prefix: &str, to: &mut Named) -> Result<()> {
+        match self {
+            Self::Rows(rows) => rows.store(prefix, to),
+            Self::Panels(panels) => panels.store(prefix, to),
+            Self::Recurrent(state) => state.store(prefix, to),
+            Self::Pair(pair) => {
+                let mut numbered = pair.iter().enumerate();
+                numbered.try_for_each(|(i, of)| of.store(&join(prefix, i), to))
+            }
+            Self::Absent => Ok(()),
+        }
+    }
+
+    /// Replaces the state by that in a cache's tensors. `own` is the form of a packed attention's rows.
+    ///
+    /// # Errors
+    /// If they are another mixer's.
+    pub fn restore(&mut self, own: Option<&OwnRows>, given: &Given, ledger: &Ledger) -> Result<()> {
+        match self {
+            Self::Rows(rows) => *rows = Rows::restored(given, ledger)?,
+            Self::Panels(panels) => match own {
+                Some(own) => panels.restore(own, given, ledger)?,
+                None => return wrong_stack(),
+            },
+            Self::Recurrent(state) => *state = Recurrent::restored(given, ledger)?,
+            Self::Pair(pair) => {
+                for (i, of) in pair.iter_mut().enumerate() {
+                    of.restore(own, &given.at(i), ledger)?;
+                }
+            }
+            Self::Absent => {}
+        }
+        Ok(())
     }
 
     /// Returns the bytes that the state takes.

@@ -1,6 +1,8 @@
 //! The bookkeeping of a cache: number and mask of the positions seen so far.
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
+
+use super::named::{Given, Named, of_numbers};
 
 use crate::config::{MixerFacts, getters};
 use crate::layers::ForwardContext;
@@ -22,6 +24,38 @@ impl Ledger {
         batch(&self) -> usize => self.batch;
         /// The number of positions.
         seen(&self) -> usize => self.seen;
+    }
+
+    /// Adds the numbers and the mask to a cache's tensors.
+    pub fn store(&self, to: &mut Named) -> Result<()> {
+        to.insert("numbers".into(), of_numbers(&[self.batch, self.seen])?);
+        if let Some(keep) = &self.keep {
+            to.insert("mask".into(), keep.device.clone());
+        }
+        Ok(())
+    }
+
+    /// Returns the ledger of a cache's tensors.
+    ///
+    /// # Errors
+    /// If they are no cache's.
+    pub fn restored(given: &Given) -> Result<Self> {
+        let numbers = given.numbers("numbers", 2)?;
+        let (batch, seen) = (numbers[0], numbers[1]);
+        // Each sequence has rows.
+        if batch > given.n_elements() || (seen > 0) != (batch > 0) {
+            return given.other_positions([batch, seen], 0);
+        }
+        let mask = given.find("mask");
+        if let Some(mask) = mask
+            .as_ref()
+            .filter(|mask| mask.dims() != [batch, seen] || mask.dtype() != DType::U8)
+        {
+            return given.misfit("mask", mask, format!("[{batch}, {seen}] and U8"));
+        }
+        let keep = mask.map(|mask| PaddingMask::new(mask.to_device(&Device::Cpu)?, mask.device()));
+        let keep = keep.transpose()?;
+        Ok(Self { batch, seen, keep })
     }
 
     /// Adds `seq` new positions with their key mask; returns the key mask of all positions.

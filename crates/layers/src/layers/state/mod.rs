@@ -1,5 +1,7 @@
 //! The state that decoding carries from call to call, so that each position is computed only once.
 
+use std::collections::HashMap;
+
 use candle_core::{Device, Result, Tensor, bail};
 
 pub(in crate::layers) mod cached_rows;
@@ -8,6 +10,7 @@ mod encoder;
 mod latents;
 mod layer;
 mod ledger;
+mod named;
 mod panels;
 mod recurrent;
 mod rows;
@@ -18,7 +21,9 @@ pub use cached_rows::of_sequences;
 pub(crate) use encoder::EncoderState;
 pub(crate) use layer::{BlockState, BlockStateMut, LayerState};
 pub(crate) use ledger::{Ledger, check_cached};
-pub(crate) use panels::Panels;
+pub(crate) use named::Given;
+use named::{Named, join};
+pub(crate) use panels::{OwnRows, Panels};
 pub(crate) use recurrent::Recurrent;
 pub(crate) use shape::{CacheShape, Cached};
 
@@ -43,6 +48,11 @@ impl KvCache {
             layers,
             ledger: Ledger::default(),
         }
+    }
+
+    /// Returns how many sequences it has.
+    pub fn batch(&self) -> usize {
+        self.ledger.batch()
     }
 
     /// Returns how many positions it has seen so far.
@@ -186,6 +196,43 @@ impl KvCache {
             _ => self.reset(),
         }
         self.seen()
+    }
+
+    /// Returns everything in the cache as named tensors, which
+    /// [`Stack::cache_from_tensors`](crate::Stack::cache_from_tensors) reads. Keys and values are rows in the type in which
+    /// they are kept, whatever the instruction set.
+    ///
+    /// ```
+    /// # use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, NormConfig};
+    /// # use candle_blocks::{NormPlacement, Stack, StackConfig};
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # let norm = NormConfig::layer_norm(8, 1e-5);
+    /// # let attention = AttentionConfig::new(8, 2)?.causal();
+    /// # let block = BlockConfig::new(attention, FeedForwardConfig::new(8), norm, NormPlacement::Pre);
+    /// # let vb = candle_nn::VarBuilder::zeros(DType::F32, &Device::Cpu);
+    /// # let stack = Stack::new(&StackConfig::uniform(block, 3, Some(norm)), vb)?;
+    /// let (mut cache, context) = (stack.new_cache(), ForwardContext::evaluation());
+    /// let prompt = Tensor::randn(0f32, 1., (1, 6, 8), &Device::Cpu)?;
+    /// stack.forward_cached(&prompt, &context, &mut cache)?;
+    /// let file = std::env::temp_dir().join("prompt-cache.safetensors");
+    /// candle_core::safetensors::save(&cache.to_tensors()?, &file)?;
+    /// let tensors = candle_core::safetensors::load(&file, &Device::Cpu)?;
+    /// assert_eq!(stack.cache_from_tensors(&tensors)?.seen(), 6);
+    /// # std::fs::remove_file(file)?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn to_tensors(&self) -> Result<HashMap<String, Tensor>> {
+        let mut all = Named::new();
+        self.ledger.store(&mut all)?;
+        for (i, layer) in self.layers.iter().enumerate() {
+            let prefix = format!("layers.{i}");
+            layer.mixer.store(&prefix, &mut all)?;
+            layer.encoder.store(&join(&prefix, "encoder"), &mut all)?;
+        }
+        Ok(all)
     }
 
     fn forget_from(&mut self, seen: usize) {

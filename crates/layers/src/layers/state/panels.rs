@@ -1,14 +1,16 @@
 //! Keys and values for a packed attention.
 
-use candle_blocks_kernels::attention::{KeyValuePanels, OperandFormat, Origin};
+use candle_blocks_kernels::Cpu;
+use candle_blocks_kernels::attention::{Heads, KeyValuePanels, OperandFormat, Origin};
 use candle_blocks_kernels::memory::LargePages;
-use candle_core::Result;
+use candle_core::{DType, Device, Result, Tensor};
 use half::bf16;
 
 use super::computed::Computed;
 use super::latents::LatentRows;
+use super::named::{Given, Named, join, of_numbers};
 use super::shape::{CacheShape, Cached, misfit};
-use super::{different_stacks, reordered};
+use super::{Ledger, different_stacks, reordered};
 use crate::layers::packed::padding_seen;
 
 /// A packed attention's keys and values, to which new positions are appended. Clones share memory until one of them
@@ -127,6 +129,41 @@ impl Panels {
         }
     }
 
+    /// Adds the keys and values to a cache's tensors.
+    pub fn store(&self, prefix: &str, to: &mut Named) -> Result<()> {
+        let numbers = of_numbers(&self.computed.numbers())?;
+        to.insert(join(prefix, "numbers"), numbers);
+        let positions = self.computed.positions;
+        match &self.keys {
+            Some(CachedKeys::Panels(panels)) if positions > 0 => store_panels(panels, prefix, to),
+            Some(CachedKeys::Latents(latents)) if positions > 0 => latents.store(prefix, to),
+            _ => Ok(()),
+        }
+    }
+
+    /// Replaces the state by that in a cache's tensors, for an attention that keeps rows in this form.
+    ///
+    /// # Errors
+    /// If they are another mixer's.
+    pub fn restore(&mut self, own: &OwnRows, given: &Given, ledger: &Ledger) -> Result<()> {
+        let numbers = given.numbers("numbers", 2)?;
+        self.computed = Computed::restored(given, [numbers[0], numbers[1]], ledger)?;
+        if ledger.seen() == 0 {
+            return Ok(());
+        }
+        let lengths = ledger.of_sequences(ledger.seen());
+        self.keys = Some(match own.cached {
+            Cached::Latents(shape) => {
+                CachedKeys::Latents(LatentRows::restored(shape, given, &lengths)?)
+            }
+            Cached::Panels(shape) => {
+                let panels = restored_panels((shape, own.cpu), given, Some(&lengths), &self.pages)?;
+                CachedKeys::Panels(panels)
+            }
+        });
+        Ok(())
+    }
+
     /// Returns the bytes that keys and values take.
     pub fn bytes(&self) -> usize {
         match &self.keys {
@@ -187,6 +224,71 @@ impl Panels {
     pub fn end(&self) -> usize {
         self.computed.positions
     }
+}
+
+/// The form in which a packed attention keeps rows, and the CPU that packs them.
+pub(crate) struct OwnRows {
+    pub cached: Cached,
+    pub cpu: Cpu,
+}
+
+/// Adds each sequence's keys and values to a cache's tensors.
+pub(super) fn store_panels(panels: &[KeyValuePanels], prefix: &str, to: &mut Named) -> Result<()> {
+    let starts: Vec<usize> = panels.iter().map(|of| of.positions().start).collect();
+    to.insert(join(prefix, "starts"), of_numbers(&starts)?);
+    for (i, panels) in panels.iter().enumerate() {
+        let shape = panels.shape();
+        let dtype = match shape.stored {
+            OperandFormat::F32 => DType::F32,
+            OperandFormat::Bf16 => DType::BF16,
+        };
+        let dims = (panels.positions().len(), shape.n_kv_heads * shape.head_dim);
+        for (name, rows) in ["keys", "values"].into_iter().zip(panels.to_rows()) {
+            let rows = Tensor::from_vec(rows, dims, &Device::Cpu)?.to_dtype(dtype)?;
+            to.insert(join(prefix, format_args!("{i}.{name}")), rows);
+        }
+    }
+    Ok(())
+}
+
+/// Returns each sequence's panels of a cache's tensors. `ends` are the positions after the last ones, if they are known.
+///
+/// # Errors
+/// If they are another attention's.
+pub(super) fn restored_panels(
+    (shape, cpu): (CacheShape, Cpu),
+    given: &Given,
+    ends: Option<&[usize]>,
+    pages: &LargePages,
+) -> Result<Vec<KeyValuePanels>> {
+    let starts = given.numbers("starts", shape.batch)?;
+    let panels = starts.into_iter().enumerate().map(|(i, start)| {
+        let given = given.at(i);
+        let n = match ends {
+            Some(ends) => ends[i].checked_sub(start),
+            None => given
+                .dims("keys")
+                .map(|dims| dims[0])
+                .filter(|_| start == 0),
+        };
+        let n = n.unwrap_or(0);
+        let [keys, values] = ["keys", "values"].map(|name| {
+            let rows = given.of_sequence(name, n, shape.sequence)?;
+            rows.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()
+        });
+        let (keys, values) = (keys?, values?);
+        let width = shape.sequence.n_kv_heads * shape.sequence.head_dim;
+        let rows = |data| Heads {
+            data,
+            row_stride: width,
+            offset: 0,
+        };
+        let mut panels = KeyValuePanels::new_in(shape.sequence, pages);
+        panels.begin_at(start);
+        panels.append(cpu, 0..n, rows(&keys), rows(&values));
+        Ok(panels)
+    });
+    panels.collect()
 }
 
 /// Returns the shape of a batch that is not empty.

@@ -3,7 +3,8 @@
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::cached_rows::of_sequences;
-use super::different_stacks;
+use super::named::{Given, Named, join, of_numbers};
+use super::{Ledger, different_stacks};
 use crate::ops;
 
 /// A recurrent mixer's state after the last call, and the one before it. It cannot be cut at any position: removing
@@ -30,6 +31,42 @@ impl Recurrent {
     /// Sets the tensors after a call that ends at this number of positions.
     pub fn advance(&mut self, positions: usize, tensors: Vec<Tensor>) {
         self.before = self.now.replace(Snapshot { positions, tensors });
+    }
+
+    /// Adds both states to a cache's tensors.
+    pub fn store(&self, prefix: &str, to: &mut Named) -> Result<()> {
+        let mut numbers = Vec::new();
+        for (name, state) in ["now", "before"].into_iter().zip([&self.now, &self.before]) {
+            let tensors = state.as_ref().map_or(&[][..], |state| &state.tensors);
+            numbers.extend([tensors.len(), state.as_ref().map_or(0, |of| of.positions)]);
+            for (i, tensor) in tensors.iter().enumerate() {
+                to.insert(join(prefix, format_args!("{name}.{i}")), tensor.clone());
+            }
+        }
+        to.insert(join(prefix, "numbers"), of_numbers(&numbers)?);
+        Ok(())
+    }
+
+    /// Returns the states in a cache's tensors.
+    ///
+    /// # Errors
+    /// If they are another mixer's.
+    pub fn restored(given: &Given, ledger: &Ledger) -> Result<Self> {
+        let numbers = given.numbers("numbers", 4)?;
+        let state = |name: &str, n: usize, positions: usize| {
+            let given = given.at(name);
+            let tensors = (0..n).map(|i| given.of_batch(i, ledger.batch()));
+            let tensors = tensors.collect::<Result<Vec<_>>>()?;
+            Ok::<_, candle_core::Error>((n > 0).then_some(Snapshot { positions, tensors }))
+        };
+        let seen = ledger.seen();
+        if (numbers[0] > 0) != (seen > 0) || (seen > 0 && numbers[1] != seen) || numbers[3] > seen {
+            return given.other_positions([numbers[1], numbers[3]], seen);
+        }
+        Ok(Self {
+            now: state("now", numbers[0], numbers[1])?,
+            before: state("before", numbers[2], numbers[3])?,
+        })
     }
 
     /// # Errors

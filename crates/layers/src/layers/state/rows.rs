@@ -4,7 +4,8 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use super::cached_rows::CachedRows;
 use super::computed::Computed;
-use super::different_stacks;
+use super::named::{Given, Named, join, of_numbers};
+use super::{Ledger, different_stacks};
 
 /// The keys and values of one attention, `[batch, kept, n_kv_heads · head_dim]`. For latent attention, the latents
 /// and shared keys as one head.
@@ -59,6 +60,47 @@ impl Rows {
         self.computed.positions += key.dim(1)?;
         self.n_kv_heads = n_kv_heads;
         rows.views()
+    }
+
+    /// Adds the keys and values to a cache's tensors.
+    pub fn store(&self, prefix: &str, to: &mut Named) -> Result<()> {
+        let has_dropped = usize::from(self.has_dropped);
+        let [positions, first_complete] = self.computed.numbers();
+        let numbers = [self.n_kv_heads, positions, first_complete, has_dropped];
+        to.insert(join(prefix, "numbers"), of_numbers(&numbers)?);
+        if let Some(rows) = &self.rows {
+            let (keys, values) = rows.views()?;
+            to.insert(join(prefix, "keys"), keys);
+            to.insert(join(prefix, "values"), values);
+        }
+        Ok(())
+    }
+
+    /// Returns the keys and values in a cache's tensors.
+    ///
+    /// # Errors
+    /// If they are another mixer's.
+    pub fn restored(given: &Given, ledger: &Ledger) -> Result<Self> {
+        let numbers = given.numbers("numbers", 4)?;
+        let mut made = Self {
+            n_kv_heads: numbers[0],
+            rows: None,
+            computed: Computed::restored(given, [numbers[1], numbers[2]], ledger)?,
+            has_dropped: numbers[3] != 0,
+        };
+        if ledger.seen() == 0 {
+            return Ok(made);
+        }
+        let [keys, values] = ["keys", "values"].map(|name| given.tensor(name, 3, ledger.batch()));
+        let (keys, values) = (keys?, values?);
+        let (_, kept, width) = keys.dims3()?;
+        let has_heads = numbers[0] > 0 && width.is_multiple_of(numbers[0]);
+        if !has_heads || values.dim(1)? != kept || kept > ledger.seen() {
+            let expected = format!("at most {} rows of whole heads", ledger.seen());
+            return given.misfit("keys", &keys, expected);
+        }
+        made.rows = Some(CachedRows::of([&keys, &values])?);
+        Ok(made)
     }
 
     /// Returns the bytes that keys and values take.

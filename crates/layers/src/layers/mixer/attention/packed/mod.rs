@@ -20,7 +20,7 @@ use crate::config::{AttentionConfig, Precision};
 use crate::layers::linear::packed::PackedProduct;
 use crate::layers::norm::packed::{SpanNorms, row_norm};
 use crate::layers::packed::{Packing, check_evaluation, elements, pass::PackedPass};
-use crate::layers::state::{CacheShape, Cached, EncoderState, LayerState, Panels};
+use crate::layers::state::{CacheShape, Cached, EncoderState, LayerState, OwnRows, Panels};
 use crate::layers::visit::{PackedTogether, Visit};
 use crate::layers::{Attention, Linear, Pass, QueryKeyValue};
 use crate::ops::Value;
@@ -263,6 +263,14 @@ impl PackedAttention {
             head_dim,
         };
         CacheShape { batch, sequence }
+    }
+
+    /// Returns the form of a cache for a batch.
+    pub fn own_rows(&self, batch: usize) -> OwnRows {
+        OwnRows {
+            cached: self.cached(batch),
+            cpu: self.cpu,
+        }
     }
 
     /// Returns the kind and shape of a cache for a batch.
