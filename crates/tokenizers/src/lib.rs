@@ -20,6 +20,7 @@ pub use tokenizer::{
     pieces::TextPieces,
     token_types,
     windows::{DividedText, TokenWindows},
+    words::{LabelPrompt, LabeledWords, Overlaps, TokenizedWords, Word},
 };
 #[doc(hidden)]
 pub use tokenizer_class::TYPES_OF_CLASSES;

@@ -10,6 +10,7 @@ pub(crate) mod windows;
 
 pub(crate) mod decoding;
 mod encoding;
+pub(crate) mod words;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

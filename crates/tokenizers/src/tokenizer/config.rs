@@ -60,7 +60,7 @@ pub(crate) const SPECIAL_TOKENS: [&str; 7] = [
 ];
 
 /// Keys for classes that build a tokenizer's parts. Other classes ignore them, also in transformers.
-const OF_CLASSES: [&str; 22] = [
+const OF_CLASSES: [&str; 23] = [
     "add_prefix_space",
     "clean_text",
     "do_clean_text",
@@ -82,6 +82,7 @@ const OF_CLASSES: [&str; 22] = [
     "task",
     "tokenize_chinese_chars",
     "trim_offsets",
+    "unk_id",
     "wordpieces_prefix",
 ];
 

@@ -2,8 +2,8 @@
 
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
 use tokenizers::{
-    EncodeInput, Encoding, InputSequence, OffsetType, PostProcessor, PostProcessorWrapper,
-    TruncationDirection, TruncationParams,
+    AddedToken, EncodeInput, Encoding, InputSequence, OffsetType, PostProcessor,
+    PostProcessorWrapper, TruncationDirection, TruncationParams,
 };
 
 use super::config::is_left;
@@ -105,6 +105,21 @@ impl Tokenizer {
         self.whole.take();
         self.bare.take();
         self.inner.with_post_processor(None::<PostProcessorWrapper>);
+    }
+
+    /// Adds special tokens, each with the next free id unless the vocabulary has it.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the tokenizer refuses one.
+    #[doc(hidden)]
+    pub fn add_special_tokens(&mut self, tokens: &[&str]) -> Result<()> {
+        self.whole.take();
+        self.bare.take();
+        let tokens = tokens.iter().map(|&token| AddedToken::from(token, true));
+        let added = self.inner.add_special_tokens(tokens);
+        added
+            .map(drop)
+            .map_err(|error| self.fail(error.to_string()))
     }
 
     /// Tokenizes a text without special tokens or truncation.
