@@ -101,6 +101,8 @@ pub struct CheckpointOptions {
     encoder_of: &'static [&'static str],
     whole: bool,
     config: Option<PathBuf>,
+    /// The configuration in place of the one in a `config.json`.
+    described: Option<ConfigJson>,
     strictness: Strictness,
     keeps_quantized: bool,
     beside: FilesBeside,
@@ -147,6 +149,13 @@ impl CheckpointOptions {
     #[cfg(feature = "text")]
     pub(crate) fn encoder_of(mut self, model_types: &'static [&'static str]) -> Self {
         self.encoder_of = model_types;
+        self
+    }
+
+    /// Uses this configuration, such as a part of another file, instead of a `config.json`.
+    #[cfg(feature = "text")]
+    pub(crate) fn described_by(mut self, json: ConfigJson) -> Self {
+        self.described = Some(json);
         self
     }
 
@@ -212,14 +221,20 @@ impl CheckpointOptions {
         if self.family.is_none() {
             candle_blocks_files::python::native::refuse(files.path(), files.names())?;
         }
-        let config_path = match &self.config {
-            Some(config) => config.clone(),
-            None if files.gguf().is_some() => files.path().to_path_buf(),
-            None => files.directory().join("config.json"),
+        let described = self.described.take();
+        let is_described = described.is_some();
+        let config_path = match (&described, &self.config) {
+            (Some(json), _) => json.path().to_path_buf(),
+            (None, Some(config)) => config.clone(),
+            _ if files.gguf().is_some() => files.path().to_path_buf(),
+            _ => files.directory().join("config.json"),
         };
         let (strictness, keeps_quantized) = (self.strictness, self.keeps_quantized);
         let beside = self.beside;
-        let mut json = gguf::open_named_config(&config_path)?;
+        let mut json = match described {
+            Some(json) => Some(json),
+            None => gguf::open_named_config(&config_path)?,
+        };
         let task = adapters::Task::taken(&mut self.adapters, json.as_ref())?;
         let language = adapters::apply_language(&mut self.adapters, &mut json, &mut files)?;
         let adapters = self.adapters_beside(&files)?;
@@ -284,7 +299,7 @@ impl CheckpointOptions {
             strictness,
             keeps_quantized,
             beside,
-            json: json.filter(|_| !applied.is_empty()),
+            json: json.filter(|_| is_described || !applied.is_empty()),
             adapters: applied,
             other: None,
             is_joined: false,
@@ -318,7 +333,7 @@ pub struct Checkpoint {
     other: Option<SecondStack>,
     /// The `config.json`, if there is one.
     config_path: Option<PathBuf>,
-    /// The configuration after adapters have changed it.
+    /// The configuration, if it is not that of the file: adapters have changed it, or it was given.
     json: Option<ConfigJson>,
     /// Adapters that are merged into the weights.
     adapters: Vec<AppliedAdapter>,
