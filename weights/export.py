@@ -39,7 +39,7 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f
 def write_all(root: Path, minilm_source: Path | None, older: Path | None) -> None:
     """Everything that is committed; without MiniLM's checkpoint its directory stays as it is, and without transformers 4.57 the answers."""
     import own_module
-    from fixtures import adapters, answers, changed_keys, default_configs, expansions, gguf_chat, gguf_files, gguf_pooling, gguf_types, gguf_words, minilm, pickles, pictures, quantized, quantized_vectors, rankings, reference, speech, static, tasks, text
+    from fixtures import adapters, answers, changed_keys, default_configs, expansions, gguf_chat, gguf_files, gguf_pooling, gguf_types, gguf_words, gliner, minilm, pickles, pictures, quantized, quantized_vectors, rankings, reference, speech, static, tasks, text
 
     for name, arguments in COMMITTED.items():
         write_family(parser().parse_args([*arguments.split(), "--out", str(root / name)]))
@@ -48,6 +48,7 @@ def write_all(root: Path, minilm_source: Path | None, older: Path | None) -> Non
     reference.write(root / "reference")
     text.write(root / "text")
     tasks.write(root / "tasks")
+    gliner.write(root / "tasks")
     static.write(root / "tasks")
     speech.write(root / "speech")
     quantized_vectors.write(root / "tasks/quantized_vectors.json")

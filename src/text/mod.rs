@@ -2,7 +2,7 @@
 //!
 //! A [`TextEmbedder`] computes vectors for texts, as sentence-transformers does. A [`TextClassifier`] returns scores for
 //! labels, given texts or pairs, and a [`ZeroShotClassifier`] for labels that the caller names. A [`TextRanker`] ranks texts for
-//! a query. A [`TokenClassifier`] finds entities, a [`MaskFiller`] tokens for gaps, and a [`QuestionAnswerer`] answers in texts. A
+//! a query. A [`TokenClassifier`] finds entities, a [`Gliner`] those of labels that the caller names, a [`MaskFiller`] tokens for gaps, and a [`QuestionAnswerer`] answers in texts. A
 //! [`TextGenerator`] continues texts, and conversations that a [`ChatTemplate`] writes. All of them read texts with a [`Tokenizer`].
 
 mod chat;
@@ -31,6 +31,7 @@ pub use sentences::pooling::Pooling;
 pub use sentences::vector_precision::{QuantizedVectors, VectorPrecision};
 pub use tasks::answers::{Answer, AnswerOptions};
 pub use tasks::entities::{Aggregation, Entity};
+pub use tasks::gliner::Gliner;
 pub use tasks::mask_filler::{Filling, MaskFiller};
 pub use tasks::question_answerer::QuestionAnswerer;
 pub use tasks::ranker::{RankedText, RankerQuery, TextRanker};

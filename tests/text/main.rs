@@ -38,6 +38,7 @@ mod gguf_literal_end;
 mod gguf_pooling;
 mod gguf_word_keys;
 mod gguf_words;
+mod gliner;
 mod heads;
 mod inline_calls;
 mod minilm;

@@ -14,7 +14,7 @@ use crate::text::encoder::reading::{LengthLimit, TextReading};
 use crate::text::prompts::Prompts;
 use crate::text::scoring::ScoreFunction;
 use crate::text::{
-    MaskFiller, QuestionAnswerer, TextClassifier, TextGenerator, TokenClassifier,
+    Gliner, MaskFiller, QuestionAnswerer, TextClassifier, TextGenerator, TokenClassifier,
     TruncationStrategy, ZeroShotClassifier,
 };
 
@@ -51,6 +51,7 @@ impl TextOptions {
     /// tokenizer belongs to another model, or an option is set that vectors or pairs alone have.
     pub fn token_classifier(self, path: impl AsRef<Path>) -> Result<TokenClassifier> {
         self.refuse(&[Pairs], "a text without a second one")?;
+        Gliner::refuse(path.as_ref())?;
         let reading = TextReading {
             limit: LengthLimit::OfTokenizer,
             ..TextReading::default()
@@ -58,6 +59,21 @@ impl TextOptions {
         let task = HeadTask::TokenClassification;
         let (checkpoint, encoder, notes) = self.for_task(path.as_ref(), task, reading)?;
         Ok(TokenClassifier::new(encoder, checkpoint.labels()?, notes))
+    }
+
+    /// Opens a GLiNER model, which finds entities of labels that the caller names: a folder with `gliner_config.json`, the weights and
+    /// the tokenizer. Without the section `encoder_config`, the encoder's `config.json` is beside it.
+    ///
+    /// # Errors
+    /// If there is no such file, the model is not one with one encoder for labels and texts, a file is missing or malformed, the
+    /// tokenizer belongs to another model, or an option is set other than a precision, dtype or device.
+    pub fn gliner(self, path: impl AsRef<Path>) -> Result<Gliner> {
+        let result = "the entities of a GLiNER model";
+        self.refuse(&[Vectors, Scores, Pairs], result)?;
+        if self.max_length.is_some() {
+            return Err(without_effect("max_length", result));
+        }
+        Gliner::load(path.as_ref(), &self.checkpoint, &self.form)
     }
 
     /// Opens a model that answers questions from texts. [`Self::max_length`] is how many tokens a window has, for the question

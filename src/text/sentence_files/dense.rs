@@ -121,7 +121,7 @@ pub(super) fn check_known(files: &TensorFiles, known: &[&str]) -> Result<()> {
 }
 
 /// Reads a parameter with this shape, in f32.
-pub(super) fn parameter(files: &TensorFiles, name: &str, shape: &[usize]) -> Result<Tensor> {
+pub(crate) fn parameter(files: &TensorFiles, name: &str, shape: &[usize]) -> Result<Tensor> {
     let tensor = floating(files.read(name)?, files.path(), name)?;
     if tensor.dims() != shape {
         return Err(Error::ShapeMismatch {

@@ -15,6 +15,7 @@ mod transformer;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+pub(super) use dense::parameter;
 pub(super) use each_token::EachToken;
 pub(super) use router::Roles;
 

@@ -2,6 +2,7 @@
 
 pub(super) mod answers;
 pub(super) mod entities;
+pub(super) mod gliner;
 pub(super) mod mask_filler;
 pub(super) mod question_answerer;
 pub(super) mod ranker;

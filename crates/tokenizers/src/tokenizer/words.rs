@@ -68,7 +68,7 @@ impl LabelPrompt {
     /// tell the tokens of a word.
     pub fn label_id(&self, tokenizer: &Tokenizer) -> Result<u32> {
         if !tokenizer.has_offsets() {
-            let reason = "its class is written in Python, which does not tell the tokens of a word; use a model with another tokenizer";
+            let reason = "this class of tokenizers does not tell a word's tokens; use a model with another one";
             return Err(tokenizer.fail(reason));
         }
         let id = |marker: &str| {
@@ -178,7 +178,7 @@ impl LabeledWords {
     }
 }
 
-/// Whether two ranges may both remain: gliner's arguments `flat_ner` and `multi_label`.
+/// The overlaps that two labeled ranges may have: gliner's arguments `flat_ner` and `multi_label`.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Overlaps {
