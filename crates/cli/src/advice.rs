@@ -22,7 +22,12 @@ const IN_PLACE: &[(&str, &str)] = &[
         "`--task query` or `--task document`",
     ),
     ("`TextClassifier` gives", "`candle-blocks classify` gives"),
+    (
+        "`TokenClassifier` finds",
+        "`candle-blocks tag` without --labels finds",
+    ),
     ("`TokenClassifier`", "`candle-blocks tag`"),
+    ("`Gliner`", "`candle-blocks tag --labels A,B`"),
     ("`MaskFiller`", "`candle-blocks fill`"),
     ("`QuestionAnswerer`", "`candle-blocks answer`"),
     ("`TextClassifier`", "`candle-blocks classify --pairs`"),

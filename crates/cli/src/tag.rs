@@ -9,11 +9,13 @@ use crate::CommandOutcome;
 use crate::model::names;
 use crate::progress::Progress;
 use crate::task::{Task, TaskArgs, note_loaded};
+use crate::zero_shot::labels_in;
 
 /// Commands for the end of the help.
 const EXAMPLES: &str = "Examples:
   candle-blocks tag --model bert-base-NER --aggregation simple articles.txt
-  candle-blocks tag --model bert-base-NER articles.txt --output entities.jsonl";
+  candle-blocks tag --model bert-base-NER articles.txt --output entities.jsonl
+  candle-blocks tag --model gliner_small-v2.1 --labels person,city --threshold 0.4 articles.txt";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -29,6 +31,23 @@ pub struct Args {
     /// Read texts that are too long whole, as windows that share N tokens; needs an --aggregation.
     #[arg(long, value_name = "N")]
     stride: Option<usize>,
+    /// Find entities with these labels, separated by commas, by a GLiNER model.
+    #[arg(long, value_name = "A,B,C", conflicts_with_all = ["aggregation", "stride"], help_heading = "Your own labels")]
+    labels: Option<String>,
+    /// The score that an entity must exceed [default: 0.5].
+    #[arg(
+        long,
+        value_name = "SCORE",
+        requires = "labels",
+        help_heading = "Your own labels"
+    )]
+    threshold: Option<f64>,
+    /// Find entities inside other ones, too.
+    #[arg(long, requires = "labels", help_heading = "Your own labels")]
+    nested: bool,
+    /// Give the same words several labels, if their scores exceed the threshold.
+    #[arg(long, requires = "labels", help_heading = "Your own labels")]
+    multi_label: bool,
 }
 
 /// One line in the results.
@@ -70,22 +89,41 @@ impl From<Entity> for EntityFields {
     }
 }
 
+impl From<Vec<Entity>> for EntitiesLine {
+    fn from(entities: Vec<Entity>) -> Self {
+        Self {
+            entities: entities.into_iter().map(EntityFields::from).collect(),
+        }
+    }
+}
+
 pub fn tag(args: &Args) -> Result<CommandOutcome> {
+    let labels = args.labels.as_deref().map(labels_in).transpose()?;
     let Task {
         path,
         lines,
         options,
     } = args.task.start()?;
+    let found = |entities: Vec<Vec<Entity>>| {
+        let entities = entities.into_iter();
+        Ok(entities.map(EntitiesLine::from).collect())
+    };
+    if let Some(labels) = labels {
+        let gliner = Progress::loading(|| options.gliner(&path))?
+            .with_threshold(args.threshold.unwrap_or(0.5))
+            .with_nested(args.nested)
+            .with_multi_label(args.multi_label);
+        note_loaded(&[], gliner.notes());
+        return args.task.run(&path, &lines, |lines| {
+            found(gliner.entities(lines, &labels)?)
+        });
+    }
     let mut classifier = Progress::loading(|| options.token_classifier(&path))?;
     if let Some(stride) = args.stride {
         classifier = classifier.with_stride(stride);
     }
     note_loaded(classifier.adapters(), classifier.notes());
     args.task.run(&path, &lines, |lines| {
-        let entities = classifier.entities(lines, args.aggregation)?.into_iter();
-        let line = |entities: Vec<Entity>| EntitiesLine {
-            entities: entities.into_iter().map(EntityFields::from).collect(),
-        };
-        Ok(entities.map(line).collect())
+        found(classifier.entities(lines, args.aggregation)?)
     })
 }

@@ -43,17 +43,7 @@ impl From<RankedLabels> for RankedLine {
 impl ZeroShotArgs {
     /// Returns the labels, if any are given.
     pub fn labels(&self) -> Result<Option<Vec<&str>>> {
-        let Some(text) = &self.labels else {
-            return Ok(None);
-        };
-        let labels = text.split(',').map(str::trim);
-        let labels: Vec<&str> = labels.filter(|label| !label.is_empty()).collect();
-        if labels.is_empty() {
-            bail!(
-                "--labels {text:?} names no label; separate them by commas, as in --labels sports,politics"
-            );
-        }
-        Ok(Some(labels))
+        self.labels.as_deref().map(labels_in).transpose()
     }
 
     /// Scores the labels for each line.
@@ -77,4 +67,16 @@ impl ZeroShotArgs {
             Ok(ranked.map(RankedLine::from).collect())
         })
     }
+}
+
+/// Returns the labels in a list that is separated by commas.
+pub fn labels_in(text: &str) -> Result<Vec<&str>> {
+    let labels = text.split(',').map(str::trim);
+    let labels: Vec<&str> = labels.filter(|label| !label.is_empty()).collect();
+    if labels.is_empty() {
+        bail!(
+            "--labels {text:?} names no label; separate them by commas, as in --labels sports,politics"
+        );
+    }
+    Ok(labels)
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use candle_blocks::candle_core::{DType, Device, Tensor, safetensors};
 use serde_json::{Value, json};
 
 use crate::said::assert_says;
@@ -549,4 +550,165 @@ fn rankings_of_wrong_input_are_refused() {
             .stdout
     });
     assert_eq!(prompted, other);
+}
+
+#[test]
+fn entities_of_labels_of_the_caller_are_those_of_gliner() {
+    if !is_present("tasks") {
+        return;
+    }
+    let name = "gliner-deberta";
+    let expected = results(name);
+    // Texts that are a line each.
+    let all: Vec<&str> = { expected["texts"].as_array().unwrap().iter() }
+        .map(|text| text.as_str().unwrap())
+        .collect();
+    let is_line = |text: &str| text.lines().collect::<Vec<_>>() == [text] && !text.contains('\r');
+    let folder = Folder::with({
+        let lines = all.iter().filter(|text| is_line(text));
+        lines.map(|text| format!("{text}\n")).collect::<String>()
+    });
+    let mut n_cases = 0;
+    for case in expected["cases"].as_array().unwrap() {
+        let labels: Vec<String> = serde_json::from_value(case["labels"].clone()).unwrap();
+        // A comma separates labels here.
+        if case["changes"] != json!({}) || labels.iter().any(|label| label.contains(',')) {
+            continue;
+        }
+        let (labels, threshold) = (labels.join(" ,"), case["threshold"].to_string());
+        let mut flags = vec!["--labels", &labels, "--threshold", &threshold];
+        flags.extend((case["flat_ner"] == false).then_some("--nested"));
+        flags.extend((case["multi_label"] == true).then_some("--multi-label"));
+        let said = folder.says("tag", &model(name), "", &flags);
+        said.assert_status(0);
+        assert!(!said.stderr.contains("note:"), "{}", said.stderr);
+        let entities = case["entities"].as_array().unwrap().iter().zip(&all);
+        let expected = entities.filter(|(_, text)| is_line(text));
+        let expected: Vec<&Value> = expected.map(|(of_text, _)| of_text).collect();
+        let found = printed(&said);
+        assert_eq!(found.len(), expected.len());
+        for (line, expected) in found.iter().zip(expected) {
+            let entities = line["entities"].as_array().unwrap();
+            let fields = entities.iter().map(|one| {
+                let keys = ["start", "end", "word", "entity_group"];
+                keys.iter().map(|key| one[*key].clone()).collect::<Value>()
+            });
+            let expected = expected.as_array().unwrap();
+            let of_gliner = expected
+                .iter()
+                .map(|one| one.as_array().unwrap()[..4].into());
+            let of_gliner: Vec<Value> = of_gliner.collect();
+            assert_eq!(fields.collect::<Vec<_>>(), of_gliner, "{flags:?}");
+            for (ours, theirs) in entities.iter().zip(expected) {
+                let (ours, theirs) = (&ours["score"], &theirs[4]);
+                let difference = ours.as_f64().unwrap() - theirs.as_f64().unwrap();
+                assert!(difference.abs() < 1e-5, "{ours}, not {theirs}");
+            }
+        }
+        n_cases += 1;
+    }
+    assert_eq!(n_cases, 6);
+    let flags = ["--labels", "person,city"];
+    let said = folder.says("tag", &model(name), "", &flags);
+    let with = folder.says(
+        "tag",
+        &model(name),
+        "e.jsonl",
+        &[&flags[..], &["--threshold", "0.5"]].concat(),
+    );
+    with.assert_status(0);
+    assert_eq!(
+        fs::read_to_string(folder.path("e.jsonl")).unwrap(),
+        said.stdout
+    );
+    let begin = r#"{"entities":[{"entity_group":"#;
+    assert!(said.stdout.starts_with(begin), "{}", said.stdout);
+}
+
+#[test]
+fn labels_are_refused_with_a_tagger_and_needed_with_gliner() {
+    if !is_present("tasks") {
+        return;
+    }
+    let folder = Folder::with("Anna lives in Berlin.\n");
+    for (name, flags, words) in [
+        (
+            "gliner-bert",
+            &[][..],
+            &[
+                "gliner_config.json",
+                "`candle-blocks tag --labels A,B` finds",
+            ][..],
+        ),
+        (
+            "tag-cased",
+            &["--labels", "person"],
+            &[
+                "no gliner_config.json",
+                "`candle-blocks tag` without --labels finds",
+            ],
+        ),
+        (
+            "gliner-bert",
+            &["--labels", " , "],
+            &["--labels", "names no label"],
+        ),
+        (
+            "gliner-bert",
+            &["--labels", "a", "--aggregation", "simple"],
+            &["--labels", "--aggregation"],
+        ),
+        (
+            "gliner-bert",
+            &["--labels", "a", "--stride", "2"],
+            &["--labels", "--stride"],
+        ),
+        (
+            "gliner-bert",
+            &["--labels", "a", "--max-length", "9"],
+            &["max_length", "no effect", "leave it out"],
+        ),
+        ("tag-cased", &["--threshold", "0.4"], &["--labels"]),
+        ("tag-cased", &["--nested"], &["--labels"]),
+    ] {
+        let said = folder.says("tag", &model(name), "", flags);
+        said.assert_status(2);
+        assert_says(&said.stderr, words);
+        assert_eq!(said.stdout, "", "{flags:?}");
+    }
+    // A tensor that is not known, and the cure.
+    let copy = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(model("gliner-bert")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let weights = copy.path().join("model.safetensors");
+    let mut tensors = safetensors::load(&weights, &Device::Cpu).unwrap();
+    let other = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();
+    tensors.insert("other.weight".to_string(), other);
+    safetensors::save(&tensors, &weights).unwrap();
+    let labels = ["--labels", "person"];
+    let said = folder.says("tag", copy.path(), "", &labels);
+    said.assert_status(2);
+    assert_says(&said.stderr, &["other.weight", "`--allow-unused`"]);
+    let said = folder.says(
+        "tag",
+        copy.path(),
+        "",
+        &[&labels[..], &["--allow-unused"]].concat(),
+    );
+    said.assert_status(0);
+    let note = "note: tensors that gliner does not know are left out: other.weight";
+    assert_says(&said.stderr, &[note]);
+    // The cures.
+    folder
+        .says("tag", &model("gliner-bert"), "", &["--labels", "person"])
+        .assert_status(0);
+    folder
+        .says("tag", &model("tag-cased"), "", &[])
+        .assert_status(0);
+    // Files without a configuration of gliner's own.
+    let said = folder.says("tag", &model("gliner-older"), "", &["--labels", "person"]);
+    said.assert_status(0);
+    assert!(!said.stderr.contains("note:"), "{}", said.stderr);
 }
