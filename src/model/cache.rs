@@ -8,7 +8,7 @@ use crate::Error;
 use crate::checkpoint::{files::TensorFiles, write::write_safetensors};
 use crate::layers::{KvCache, Stack};
 
-/// The name of the numbers of counted tokens in a file.
+/// The name of the counts of tokens in a file.
 const COUNTED: &str = "counted";
 
 /// The key/value cache of a model. It also counts the tokens of each sequence, for models that count positions from

@@ -6,8 +6,8 @@ use candle_blocks::{
     StackConfig,
     candle_core::{DType, Device, Tensor},
     config::{
-        DeltaForm, GatedDeltaNetConfig, HybridHeadsConfig, Mamba2Config, Mamba2Norm, MambaConfig,
-        MixerConfig, RgLruConfig, ShortConvolutionConfig,
+        DeltaForm, GatedDeltaNetConfig, HybridHeadsConfig, LightningConfig, Mamba2Config,
+        Mamba2Norm, MambaConfig, MixerConfig, RgLruConfig, ShortConvolutionConfig,
     },
 };
 
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Every recurrent mixer.
-fn mixers() -> [MixerConfig; 6] {
+fn mixers() -> [MixerConfig; 7] {
     let delta = GatedDeltaNetConfig::new(WIDTH, [2, 4], [3, 5]);
     let mamba = Mamba2Config::new(WIDTH, [4, 3], 5);
     [
@@ -30,6 +30,7 @@ fn mixers() -> [MixerConfig; 6] {
         mamba.with_groups(2).into(),
         MambaConfig::new(WIDTH, 9, 4, 2).into(),
         RgLruConfig::new(WIDTH, 15, 3).into(),
+        LightningConfig::new(WIDTH, 3, 5).with_slope(0.5).into(),
     ]
 }
 
@@ -228,6 +229,7 @@ fn additive_masks_and_states_of_other_layers_are_refused() {
                 MixerConfig::Mamba(of) => of.state_dim = 7,
                 MixerConfig::Mamba2(of) => of.state_dim = 7,
                 MixerConfig::RgLru(of) => of.taps = 6,
+                MixerConfig::Lightning(of) => *of = LightningConfig::new(WIDTH, 3, 4),
                 MixerConfig::HybridHeads(of) => of.mamba.state_dim = 7,
                 _ => {}
             }

@@ -6,8 +6,8 @@ use candle_blocks::{
     AttentionMask, ForwardContext, KvCache, Position, Precision, RotaryConfig, Stack, StackConfig,
     candle_core::{DType, Device, Tensor},
     config::{
-        GatedDeltaNetConfig, HybridHeadsConfig, Mamba2Config, Mamba2Norm, RgLruConfig,
-        ShortConvolutionConfig,
+        GatedDeltaNetConfig, HybridHeadsConfig, LightningConfig, Mamba2Config, Mamba2Norm,
+        RgLruConfig, ShortConvolutionConfig,
     },
 };
 
@@ -30,6 +30,7 @@ fn configs() -> Vec<StackConfig> {
         ShortConvolutionConfig::new(WIDTH, 3).into(),
         GatedDeltaNetConfig::new(WIDTH, [2, 4], [3, 5]).into(),
         RgLruConfig::new(WIDTH, 15, 3).into(),
+        LightningConfig::new(WIDTH, 3, 5).into(),
         HybridHeadsConfig::new(attended.clone(), mamba).into(),
     ];
     let hybrids = mixers.map(|mixer| {

@@ -78,6 +78,8 @@ fn of_mixer(name: &str, role: &str, mixer: &MixerConfig) -> Option<usize> {
         (MixerConfig::Mamba(of), "d_inner") => of.d_inner,
         (MixerConfig::Mamba(of), "state_dim") => of.state_dim,
         (MixerConfig::Mamba(of), "step_rank") => of.step_rank,
+        (MixerConfig::Lightning(of), "n_heads") => of.n_heads,
+        (MixerConfig::Lightning(of), "head_dim") => of.head_dim,
         (MixerConfig::RgLru(of), "taps") => of.taps,
         (MixerConfig::RgLru(of), "d_inner") => of.d_inner,
         (MixerConfig::RgLru(of), "head_dim") if role.contains(".lru.") => of.d_inner / of.n_heads,

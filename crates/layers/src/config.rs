@@ -50,9 +50,9 @@ pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub(crate) use mixer::HeadsOfRank;
 pub use mixer::{
     AttentionBias, AttentionConfig, DeltaForm, GatedDeltaNetConfig, HeadLayout, HybridHeadsConfig,
-    Mamba2Config, Mamba2Multipliers, Mamba2Norm, MambaConfig, MixerConfig, MixerFacts, MixerPart,
-    OutputGate, OutputGateSpan, PaddedRows, QueryKeyNorm, QueryKeyNormSpan, RgLruConfig,
-    ShortConvolutionConfig, Visibility,
+    LightningConfig, Mamba2Config, Mamba2Multipliers, Mamba2Norm, MambaConfig, MixerConfig,
+    MixerFacts, MixerPart, OutputGate, OutputGateSpan, PaddedRows, QueryKeyNorm, QueryKeyNormSpan,
+    RgLruConfig, ShortConvolutionConfig, Visibility,
 };
 pub use model::{HeadConfig, HeadTask, ModelConfig, TwoStackKind};
 pub use norm::{NormConfig, NormKind, NormWeight};

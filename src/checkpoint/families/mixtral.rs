@@ -72,7 +72,7 @@ pub(super) fn experts_in_out(stem: &str) -> [Rule; 3] {
     stacked_experts(stem).map(Rule::in_out)
 }
 
-fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, AttentionBias::NONE)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     let rotary = json.rotary(block.attention()?.head_dim, 1e6)?;

@@ -53,6 +53,8 @@ pub enum GateHalf {
 pub enum MixerLayout {
     /// All queries, all keys, all values (Qwen 3.5).
     QueryKeyValue,
+    /// For each head, its query, key and value (MiniMax).
+    QueryKeyValueByHead,
     /// For each key head, its query, key, values and gates (Qwen3-Next).
     QueryKeyValueGateByHead,
     /// For each key head, the strengths and decays of its value heads (Qwen3-Next).
@@ -72,7 +74,7 @@ impl MixerLayout {
     fn order(self) -> &'static [MixerPart] {
         use MixerPart::{Decay, Gate, Key, Query, Value, Write};
         match self {
-            Self::QueryKeyValue => &[Query, Key, Value],
+            Self::QueryKeyValue | Self::QueryKeyValueByHead => &[Query, Key, Value],
             Self::QueryKeyValueGateByHead => &[Query, Key, Value, Gate],
             Self::WriteDecayByHead => &[Write, Decay],
             Self::GateValueKeyQueryDecay => &[Gate, Value, Key, Query, Decay],
@@ -85,7 +87,9 @@ impl MixerLayout {
     /// Returns how many groups have these parts, one after the other.
     fn groups(self, mixer: &MixerConfig) -> Option<usize> {
         match self {
-            Self::QueryKeyValueGateByHead | Self::WriteDecayByHead => mixer.n_key_heads(),
+            Self::QueryKeyValueByHead | Self::QueryKeyValueGateByHead | Self::WriteDecayByHead => {
+                mixer.n_key_heads()
+            }
             Self::QueryKeyValue
             | Self::GateValueKeyQueryDecay
             | Self::ValueKeyQuery

@@ -198,6 +198,7 @@ fn expected(block: &BlockConfig) -> Expected {
             rows * of.d_inner
         }
         MixerConfig::Mamba2(of) => of_mamba(of),
+        MixerConfig::Lightning(of) => 5 * of.d_model * of.width(),
         MixerConfig::RgLru(of) => {
             let rows = 3 * of.d_model + 2 * of.d_inner / of.n_heads + of.taps + 6;
             rows * of.d_inner + of.d_model

@@ -42,6 +42,9 @@ pub enum ResidualSource {
 pub struct ResidualConfig {
     /// The residual that a sublayer's output is added to.
     pub source: ResidualSource,
+    /// The factor on the residual (MiniMax's `alpha`).
+    #[serde(default = "one")]
+    pub carry: f64,
     /// The factor on a sublayer's output (Granite's `residual_multiplier`).
     pub multiplier: f64,
     /// Multiplies a sublayer's output by a learned vector: layer scale (Touvron et al. 2021,
@@ -61,6 +64,7 @@ impl Default for ResidualConfig {
     fn default() -> Self {
         Self {
             source: ResidualSource::Input,
+            carry: 1.0,
             multiplier: 1.0,
             layer_scale: false,
             attention_dropout: 0.0,
@@ -68,6 +72,10 @@ impl Default for ResidualConfig {
             drop_path: 0.0,
         }
     }
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 /// The norms in a parallel block. Set them in [`Topology::Parallel`](crate::Topology::Parallel).
@@ -231,6 +239,7 @@ impl BlockConfig {
         self.feed_forward.validate()?;
         self.norm.validate()?;
         finite("the residual multiplier", self.residual.multiplier)?;
+        finite("the factor on the residual", self.residual.carry)?;
         probability("residual dropout", self.residual.attention_dropout)?;
         probability("residual dropout", self.residual.feed_forward_dropout)?;
         probability("drop path", self.residual.drop_path)?;
@@ -258,6 +267,12 @@ impl BlockConfig {
             )));
         }
         self.validate_absent()?;
+        if self.topology != Topology::Sequential && self.residual.carry != 1.0 {
+            return Err(Error::InvalidConfig(format!(
+                "a parallel block has the factor {} on its residual; expected 1, or Topology::Sequential",
+                self.residual.carry
+            )));
+        }
         if self.topology != Topology::Sequential && self.cross_attention.is_some() {
             return Err(Error::InvalidConfig(
                 "a parallel block has cross-attention; expected Topology::Sequential".to_string(),

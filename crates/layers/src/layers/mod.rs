@@ -101,8 +101,8 @@ pub use mask::KeySource;
 pub(crate) use mask::check_additive;
 pub(crate) use mixer::QueryKeyNorms;
 pub use mixer::{
-    Attention, GatedDeltaNet, HybridHeads, LatentProjections, Mamba, Mamba2, Mixer, QueryKeyValue,
-    RgLru, ShortConvolution,
+    Attention, GatedDeltaNet, HybridHeads, LatentProjections, LightningAttention, Mamba, Mamba2,
+    Mixer, QueryKeyValue, RgLru, ShortConvolution,
 };
 pub use mlp::Mlp;
 pub use moe::MixtureOfExperts;

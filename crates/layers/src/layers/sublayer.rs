@@ -175,6 +175,8 @@ pub struct Sublayer<L> {
     drop_path: Dropout,
     /// The residual to which the inner layer's output is added.
     pub(crate) source: ResidualSource,
+    /// The factor on the residual.
+    carry: f64,
     /// The tensor-parallel group, if this layer is sharded.
     pub(crate) ranks: Option<Arc<Ranks>>,
 }
@@ -189,6 +191,7 @@ impl<L> Sublayer<L> {
             scale: BranchScale::One,
             drop_path: Dropout::none(),
             source: ResidualSource::Input,
+            carry: 1.0,
             ranks: None,
         }
     }
@@ -219,6 +222,7 @@ impl<L> Sublayer<L> {
             },
             drop_path: Dropout::of_samples(residual.drop_path, source())?,
             source: residual.source,
+            carry: residual.carry,
             ranks: None,
         })
     }
@@ -232,6 +236,7 @@ impl<L> Sublayer<L> {
             dropout: self.dropout.clone(),
             drop_path: self.drop_path.clone(),
             source: self.source,
+            carry: self.carry,
             ranks: self.ranks.clone(),
         }
     }
@@ -300,6 +305,10 @@ impl<L> Sublayer<L> {
             (ResidualSource::Input, last) => last.unwrap_or(x),
             (ResidualSource::Normalized, None) => &input,
             (ResidualSource::Normalized, Some(last)) => &self.input(last)?,
+        };
+        let residual = match self.carry {
+            1.0 => residual,
+            factor => &residual.scale(factor)?,
         };
         let sum = self.added(&input, Some(residual), train, recorder, inner)?;
         match self.norm.of_sum() {

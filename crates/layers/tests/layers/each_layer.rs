@@ -5,8 +5,11 @@ use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, FeedForward, ForwardContext, Linear,
     Norm, NormConfig, Visibility,
     candle_core::{DType, Module, Result, Tensor},
-    config::{DeltaForm, GatedDeltaNetConfig, Mamba2Config, MambaConfig, NormWeight, RgLruConfig},
-    layers::{GatedDeltaNet, Mamba, Mamba2, RgLru},
+    config::{
+        DeltaForm, GatedDeltaNetConfig, LightningConfig, Mamba2Config, MambaConfig, NormWeight,
+        RgLruConfig,
+    },
+    layers::{GatedDeltaNet, LightningAttention, Mamba, Mamba2, RgLru},
     ops,
     verify::{Comparison, Expected, compare},
 };
@@ -294,6 +297,7 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
         .with_norm(NormConfig::rms_norm(3, 1e-3))
         .with_form(DeltaForm::Channel { rank: 3 });
     let lru = RgLruConfig::new(8, 16, 4).with_taps(3);
+    let lightning = LightningConfig::new(8, 4, 3).with_slope(1.0 - 1.0 / (2.0 + 1e-5) + 1e-5);
     let mut comparisons = Vec::new();
     for mixer in [
         "gated_delta_net",
@@ -301,6 +305,7 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
         "mamba",
         "channel_delta",
         "rg_lru",
+        "lightning",
     ] {
         let prefix = format!("{mixer}.");
         let is_parameter = |name: &&String| {
@@ -324,6 +329,7 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
                     "mamba2" => Mamba2::new(&mamba, vb)?.forward(&t[0]),
                     "mamba" => Mamba::new(&selective, vb)?.forward(&t[0]),
                     "channel_delta" => GatedDeltaNet::new(&channel_delta, vb)?.forward(&t[0]),
+                    "lightning" => LightningAttention::new(&lightning, vb)?.forward(&t[0]),
                     "rg_lru" => RgLru::new(&lru, vb)?.forward(&t[0]),
                     _ => GatedDeltaNet::new(&delta, vb)?.forward(&t[0]),
                 }
@@ -333,7 +339,7 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
     // Outputs, and gradients of inputs and parameters.
     assert_eq!(
         comparisons.len(),
-        2 * (2 + 13) + 2 * (2 + 16) + 2 * (2 + 15) + 2 * (2 + 15) + 2 * (2 + 25)
+        2 * (2 + 13) + 2 * (2 + 16) + 2 * (2 + 15) + 2 * (2 + 15) + 2 * (2 + 25) + 2 * (2 + 6)
     );
     assert_passed(&comparisons);
 }

@@ -9,6 +9,7 @@ mod attention;
 mod facts;
 mod gated_delta_net;
 mod hybrid_heads;
+mod lightning;
 mod mamba;
 mod mamba2;
 mod multipliers;
@@ -24,6 +25,7 @@ pub use attention::{
 pub use facts::{HeadLayout, MixerFacts, PaddedRows};
 pub use gated_delta_net::{DeltaForm, GatedDeltaNetConfig};
 pub use hybrid_heads::HybridHeadsConfig;
+pub use lightning::LightningConfig;
 pub use mamba::MambaConfig;
 pub use mamba2::{Mamba2Config, Mamba2Norm};
 pub use multipliers::Mamba2Multipliers;
@@ -55,6 +57,8 @@ pub enum MixerConfig {
     Mamba2(Mamba2Config),
     /// A real-gated linear recurrent unit.
     RgLru(RgLruConfig),
+    /// Lightning attention.
+    Lightning(LightningConfig),
     /// Attention and Mamba-2 side by side.
     HybridHeads(Box<HybridHeadsConfig>),
     /// No mixer: the block is a feed-forward alone (Nemotron-H).
@@ -97,6 +101,12 @@ impl From<Mamba2Config> for MixerConfig {
 impl From<RgLruConfig> for MixerConfig {
     fn from(lru: RgLruConfig) -> Self {
         Self::RgLru(lru)
+    }
+}
+
+impl From<LightningConfig> for MixerConfig {
+    fn from(lightning: LightningConfig) -> Self {
+        Self::Lightning(lightning)
     }
 }
 
@@ -150,6 +160,7 @@ impl MixerConfig {
             Self::Mamba(mamba) => mamba.facts(),
             Self::Mamba2(mamba) => mamba.facts(),
             Self::RgLru(lru) => lru.facts(),
+            Self::Lightning(lightning) => lightning.facts(),
             Self::HybridHeads(heads) => heads.facts(),
             Self::Absent { d_model } => MixerFacts::row_by_row(*d_model),
         }
@@ -165,6 +176,7 @@ impl MixerConfig {
             Self::Mamba(mamba) => mamba.multiplied_weights(),
             Self::Mamba2(mamba) => mamba.multiplied_weights(),
             Self::RgLru(lru) => lru.multiplied_weights(),
+            Self::Lightning(lightning) => lightning.multiplied_weights(),
             Self::HybridHeads(heads) => heads.mamba.multiplied_weights(),
         }
     }
@@ -179,6 +191,7 @@ impl MixerConfig {
             Self::Mamba(mamba) => mamba.validate(),
             Self::Mamba2(mamba) => mamba.validate(),
             Self::RgLru(lru) => lru.validate(),
+            Self::Lightning(lightning) => lightning.validate(),
             Self::HybridHeads(heads) => heads.validate(),
             Self::Absent { d_model } => size("d_model", *d_model),
         }
@@ -204,6 +217,7 @@ impl MixerConfig {
             Self::Mamba(_) => "Mamba's state space model",
             Self::Mamba2(_) => "Mamba-2's state space model",
             Self::RgLru(_) => "a real-gated linear recurrent unit",
+            Self::Lightning(_) => "lightning attention",
             Self::HybridHeads(_) => "attention beside Mamba-2",
             Self::Absent { .. } => "absent",
         }

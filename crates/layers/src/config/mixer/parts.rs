@@ -38,6 +38,7 @@ impl MixerConfig {
             (Self::Mamba2(of), Query | Key) => Some(of.keys_width()),
             (Self::Mamba2(of), Value | Gate) => Some(of.values_width()),
             (Self::Mamba2(of), Decay) => Some(of.n_heads),
+            (Self::Lightning(of), Query | Key | Value) => Some(of.width()),
             (Self::HybridHeads(of), _) => Self::Mamba2(of.mamba).part_width(part),
             _ => None,
         }
@@ -51,6 +52,7 @@ impl MixerConfig {
             Self::GatedDeltaNet(of) => Some(of.n_key_heads),
             Self::Mamba2(of) => Some(of.n_groups),
             Self::HybridHeads(of) => Some(of.attention.n_kv_heads),
+            Self::Lightning(of) => Some(of.n_heads),
             Self::ShortConvolution(_) | Self::Mamba(_) | Self::RgLru(_) | Self::Absent { .. } => {
                 None
             }

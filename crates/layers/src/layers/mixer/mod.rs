@@ -15,6 +15,7 @@ use crate::ops::Value;
 mod attention;
 mod gated_delta_net;
 mod hybrid_heads;
+mod lightning;
 mod mamba;
 mod mamba2;
 mod passes;
@@ -26,6 +27,7 @@ pub(crate) use attention::QueryKeyNorms;
 pub use attention::{Attention, LatentProjections, QueryKeyValue};
 pub use gated_delta_net::GatedDeltaNet;
 pub use hybrid_heads::HybridHeads;
+pub use lightning::LightningAttention;
 pub use mamba::Mamba;
 pub use mamba2::Mamba2;
 pub use rg_lru::RgLru;
@@ -49,6 +51,8 @@ pub enum Mixer {
     Mamba2(Mamba2),
     /// A real-gated linear recurrent unit.
     RgLru(RgLru),
+    /// Lightning attention.
+    Lightning(LightningAttention),
     /// Attention and Mamba-2 side by side.
     HybridHeads(Box<HybridHeads>),
     /// No mixer, in a block that is a feed-forward alone.
@@ -65,6 +69,7 @@ parts!(Mixer:
     Self::Mamba(mamba) => [] [mamba],
     Self::Mamba2(mamba) => [] [mamba],
     Self::RgLru(lru) => [] [lru],
+    Self::Lightning(lightning) => [] [lightning],
     Self::HybridHeads(heads) => [heads] [],
     Self::Absent { .. } => [] []);
 
@@ -83,6 +88,9 @@ const MAMBA: &str = "mamba";
 /// The role of a real-gated linear recurrent unit within the mixer's.
 const LRU: &str = "lru";
 
+/// The role of lightning attention within the mixer's.
+const LIGHTNING: &str = "lightning";
+
 impl Mixer {
     /// Creates the mixer with parameters from `vb`.
     ///
@@ -100,6 +108,9 @@ impl Mixer {
             MixerConfig::Mamba(mamba) => Self::Mamba(Mamba::new(mamba, vb.pp(SELECTIVE))?),
             MixerConfig::Mamba2(mamba) => Self::Mamba2(Mamba2::new(mamba, vb.pp(MAMBA))?),
             MixerConfig::RgLru(lru) => Self::RgLru(RgLru::new(lru, vb.pp(LRU))?),
+            MixerConfig::Lightning(lightning) => {
+                Self::Lightning(LightningAttention::new(lightning, vb.pp(LIGHTNING))?)
+            }
             MixerConfig::HybridHeads(heads) => {
                 Self::HybridHeads(HybridHeads::new(heads, vb)?.into())
             }
@@ -136,6 +147,7 @@ impl Mixer {
             Self::Mamba(mamba) => (*mamba.config()).into(),
             Self::Mamba2(mamba) => (*mamba.config()).into(),
             Self::RgLru(lru) => (*lru.config()).into(),
+            Self::Lightning(lightning) => (*lightning.config()).into(),
             Self::HybridHeads(heads) => heads.config().into(),
             &Self::Absent { d_model } => MixerConfig::Absent { d_model },
         }
@@ -150,6 +162,7 @@ impl Mixer {
             Self::Mamba(mamba) => mamba.is_packed(),
             Self::Mamba2(mamba) => mamba.is_packed(),
             Self::RgLru(lru) => lru.is_packed(),
+            Self::Lightning(lightning) => lightning.is_packed(),
             Self::HybridHeads(heads) => heads.is_packed(),
             Self::Absent { .. } => false,
         }
@@ -166,6 +179,7 @@ impl Mixer {
             Self::Mamba(mamba) => Self::Mamba(mamba.packed(&packing.at(SELECTIVE))?),
             Self::Mamba2(mamba) => Self::Mamba2(mamba.packed(&packing.at(MAMBA))?),
             Self::RgLru(lru) => Self::RgLru(lru.packed(&packing.at(LRU))?),
+            Self::Lightning(of) => Self::Lightning(of.packed(&packing.at(LIGHTNING))?),
             Self::HybridHeads(heads) => Self::HybridHeads(heads.packed(packing)?.into()),
             Self::Absent { .. } => self.clone(),
         })
@@ -179,7 +193,8 @@ impl Mixer {
             | Self::GatedDeltaNet(_)
             | Self::Mamba(_)
             | Self::Mamba2(_)
-            | Self::RgLru(_) => LayerState::recurrent(),
+            | Self::RgLru(_)
+            | Self::Lightning(_) => LayerState::recurrent(),
             Self::HybridHeads(heads) => {
                 let keys = of_attention(heads.attention(), pages);
                 LayerState::pair(keys, LayerState::recurrent())
@@ -198,6 +213,7 @@ impl Mixer {
             Self::Mamba(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::Mamba2(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::RgLru(of) => state.check_recurrent(batch, &of.state_dims()),
+            Self::Lightning(of) => state.check_recurrent(batch, &of.state_dims()),
             Self::HybridHeads(of) => {
                 let [keys, states] = state.check_pair()?;
                 check_attention(of.attention(), keys, batch)?;
@@ -222,6 +238,7 @@ impl Mixer {
             Self::Mamba(mamba) => mamba.apply(x, pass, state, residual),
             Self::Mamba2(mamba) => mamba.apply(x, pass, state, residual),
             Self::RgLru(lru) => lru.apply(x, pass, state, residual),
+            Self::Lightning(lightning) => lightning.apply(x, pass, state, residual),
             Self::HybridHeads(heads) => heads.apply(x, pass, state, residual),
             Self::Absent { .. } => match residual {
                 Some(residual) => Ok(residual.clone()),
@@ -253,6 +270,7 @@ impl ModuleT for Mixer {
             Self::Mamba(mamba) => mamba.forward_t(x, train),
             Self::Mamba2(mamba) => mamba.forward_t(x, train),
             Self::RgLru(lru) => lru.forward_t(x, train),
+            Self::Lightning(lightning) => lightning.forward_t(x, train),
             Self::HybridHeads(heads) => heads.forward_t(x, train),
             Self::Absent { .. } => x.zeros_like(),
         }

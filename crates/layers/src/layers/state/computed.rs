@@ -14,7 +14,7 @@ pub(super) struct Computed {
 }
 
 impl Computed {
-    /// Returns the numbers for a cache's tensors.
+    /// Returns the values for a cache's tensors.
     pub fn numbers(self) -> [usize; 2] {
         [self.positions, self.first_complete]
     }

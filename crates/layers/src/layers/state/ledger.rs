@@ -26,7 +26,7 @@ impl Ledger {
         seen(&self) -> usize => self.seen;
     }
 
-    /// Adds the numbers and the mask to a cache's tensors.
+    /// Adds the sizes and the mask to a cache's tensors.
     pub fn store(&self, to: &mut Named) -> Result<()> {
         to.insert("numbers".into(), of_numbers(&[self.batch, self.seen])?);
         if let Some(keep) = &self.keep {

@@ -85,7 +85,7 @@ impl Given<'_> {
         self.tensor(&name, rank, batch)
     }
 
-    /// Returns a tensor of this many numbers.
+    /// Returns a tensor of this many whole values.
     ///
     /// # Errors
     /// If there is none, or it has another length or type, or a number is negative.
@@ -144,7 +144,7 @@ impl Given<'_> {
 
 const CURE: &str = "give the tensors of a cache that this stack made, packed or not as it is";
 
-/// Returns numbers as a tensor.
+/// Returns whole values as a tensor.
 pub(crate) fn of_numbers(numbers: &[usize]) -> Result<Tensor> {
     let numbers: Vec<i64> = numbers.iter().map(|&n| n as i64).collect();
     Tensor::new(numbers, &Device::Cpu)
