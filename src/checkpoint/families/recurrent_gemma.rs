@@ -64,7 +64,6 @@ pub(super) fn family() -> Family {
             next_token(language_model(json)?.with_soft_cap(Some(cap)))
         })
         .initialization(initialization)
-        .renamed("sliding_window", "attention_window_size")
 }
 
 fn recurrent_gemma(json: &ConfigJson) -> Result<StackConfig> {

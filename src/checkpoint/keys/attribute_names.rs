@@ -192,7 +192,7 @@ const ALL: &[Aliases] = &[
         &[("bias", "mlp_bias"), ("qkv_bias", "attention_bias")],
     ),
     (
-        &["mixtral", "minimax_m2", "gpt_oss"],
+        &["mixtral", "minimax", "minimax_m2", "gpt_oss"],
         &[("num_experts", "num_local_experts")],
     ),
     (
@@ -218,6 +218,10 @@ const ALL: &[Aliases] = &[
             "mistral4",
         ],
         &[("num_local_experts", "n_routed_experts")],
+    ),
+    (
+        &["recurrent_gemma"],
+        &[("sliding_window", "attention_window_size")],
     ),
     (
         &["whisper"],

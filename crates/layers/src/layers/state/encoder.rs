@@ -5,10 +5,11 @@ use candle_blocks_kernels::memory::LargePages;
 use candle_core::{Result, Tensor, bail};
 
 use super::cached_rows::of_sequences;
-use super::named::{Given, Named, join};
+use super::named::{Given, Named};
 use super::panels::{OwnRows, panel_bytes, panels_shape, restored_panels, store_panels};
 use super::shape::{CacheShape, Cached, misfit};
 use super::{different_stacks, reordered, without_graph, wrong_stack};
+use crate::layers::visit::join;
 
 /// The encoder output's keys and values for one cross-attention.
 #[derive(Clone, Debug)]

@@ -7,9 +7,10 @@ use candle_blocks_kernels::{Cpu, threads};
 use candle_core::{Device, Result, Tensor};
 use half::bf16;
 
-use super::named::{Given, Named, join};
+use super::named::{Given, Named};
 use super::reordered;
 use super::shape::CacheShape;
+use crate::layers::visit::join;
 
 /// The latents and shared keys for a batch, in the number format in which attention multiplies. Each position has one
 /// row. Every step unpacks the rows for keys and for values. Clones share a sequence's rows until one of them writes.

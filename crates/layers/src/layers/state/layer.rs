@@ -4,9 +4,10 @@ use candle_blocks_kernels::memory::LargePages;
 use candle_core::{Device, Result};
 
 use super::encoder::EncoderState;
-use super::named::{Given, Named, join};
+use super::named::{Given, Named};
 use super::panels::{OwnRows, Panels};
 use super::{Ledger, different_stacks, recurrent::Recurrent, rows::Rows, wrong_stack};
+use crate::layers::visit::join;
 
 /// A block's state.
 #[derive(Clone, Debug)]

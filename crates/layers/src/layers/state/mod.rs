@@ -22,7 +22,9 @@ pub(crate) use encoder::EncoderState;
 pub(crate) use layer::{BlockState, BlockStateMut, LayerState};
 pub(crate) use ledger::{Ledger, check_cached};
 pub(crate) use named::Given;
-use named::{Named, join};
+use named::Named;
+
+use crate::layers::visit::join;
 pub(crate) use panels::{OwnRows, Panels};
 pub(crate) use recurrent::Recurrent;
 pub(crate) use shape::{CacheShape, Cached};
@@ -218,7 +220,7 @@ impl KvCache {
     /// candle_core::safetensors::save(&cache.to_tensors()?, &file)?;
     /// let tensors = candle_core::safetensors::load(&file, &Device::Cpu)?;
     /// assert_eq!(stack.cache_from_tensors(&tensors)?.seen(), 6);
-    /// # std::fs::remove_file(file)?;
+    /// # std::fs::remove_file(file).unwrap();
     /// # Ok::<(), candle_blocks::Error>(())
     /// ```
     ///

@@ -6,6 +6,8 @@ use std::collections::{BTreeSet, HashMap};
 use candle_blocks_kernels::attention::{OperandFormat, PanelShape};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
+use crate::layers::visit::join;
+
 /// The tensors that a state becomes, by their names.
 pub(crate) type Named = HashMap<String, Tensor>;
 
@@ -148,12 +150,4 @@ const CURE: &str = "give the tensors of a cache that this stack made, packed or 
 pub(crate) fn of_numbers(numbers: &[usize]) -> Result<Tensor> {
     let numbers: Vec<i64> = numbers.iter().map(|&n| n as i64).collect();
     Tensor::new(numbers, &Device::Cpu)
-}
-
-/// Joins a prefix and a name.
-pub(crate) fn join(prefix: &str, name: impl std::fmt::Display) -> String {
-    match prefix {
-        "" => name.to_string(),
-        _ => format!("{prefix}.{name}"),
-    }
 }

@@ -8,10 +8,11 @@ use half::bf16;
 
 use super::computed::Computed;
 use super::latents::LatentRows;
-use super::named::{Given, Named, join, of_numbers};
+use super::named::{Given, Named, of_numbers};
 use super::shape::{CacheShape, Cached, misfit};
 use super::{Ledger, different_stacks, reordered};
 use crate::layers::packed::padding_seen;
+use crate::layers::visit::join;
 
 /// A packed attention's keys and values, to which new positions are appended. Clones share memory until one of them
 /// writes.

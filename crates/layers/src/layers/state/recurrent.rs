@@ -3,8 +3,9 @@
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::cached_rows::of_sequences;
-use super::named::{Given, Named, join, of_numbers};
+use super::named::{Given, Named, of_numbers};
 use super::{Ledger, different_stacks};
+use crate::layers::visit::join;
 use crate::ops;
 
 /// A recurrent mixer's state after the last call, and the one before it. It cannot be cut at any position: removing

@@ -4,8 +4,9 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use super::cached_rows::CachedRows;
 use super::computed::Computed;
-use super::named::{Given, Named, join, of_numbers};
+use super::named::{Given, Named, of_numbers};
 use super::{Ledger, different_stacks};
+use crate::layers::visit::join;
 
 /// The keys and values of one attention, `[batch, kept, n_kv_heads · head_dim]`. For latent attention, the latents
 /// and shared keys as one head.
