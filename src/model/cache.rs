@@ -53,21 +53,18 @@ impl ModelCache {
     pub(super) fn load(stack: &Stack, path: &Path, device: &Device) -> crate::Result<Self> {
         let files = TensorFiles::open_files(vec![path.to_path_buf()])?;
         let failed = |reason: String| Error::input(path.display().to_string(), reason);
-        let mut tensors = HashMap::new();
-        for name in files.names() {
-            tensors.insert(name.to_string(), files.read(name)?);
-        }
-        let counted = tensors.remove(COUNTED);
+        let counted = files.contains(COUNTED).then(|| files.read(COUNTED));
+        let counted = counted.transpose()?;
         let Some(counted) = counted.filter(|of| of.rank() == 1 && of.dtype() == DType::U32) else {
             return Err(failed(
                 "it is not a cache that ModelCache::save wrote".to_string(),
             ));
         };
-        let mut on_device = HashMap::new();
-        for (name, tensor) in tensors {
-            on_device.insert(name, tensor.to_device(device)?);
+        let mut tensors = HashMap::new();
+        for name in files.names().filter(|name| *name != COUNTED) {
+            tensors.insert(name.to_string(), files.read(name)?.to_device(device)?);
         }
-        let cache = stack.cache_from_tensors(&on_device);
+        let cache = stack.cache_from_tensors(&tensors);
         let keys_and_values = cache.map_err(|e| failed(e.to_string()))?;
         let counted = counted.to_vec1::<u32>()?;
         let (seen, batch) = (keys_and_values.seen(), keys_and_values.batch());

@@ -1,9 +1,10 @@
 //! Converts texts to vectors, scores and texts (feature `text`).
 //!
 //! A [`TextEmbedder`] computes vectors for texts, as sentence-transformers does. A [`TextClassifier`] returns scores for
-//! labels, given texts or pairs, and a [`ZeroShotClassifier`] for labels that the caller names. A [`TextRanker`] ranks texts for
-//! a query. A [`TokenClassifier`] finds entities, a [`Gliner`] those of labels that the caller names, a [`MaskFiller`] tokens for gaps, and a [`QuestionAnswerer`] answers in texts. A
-//! [`TextGenerator`] continues texts, and conversations that a [`ChatTemplate`] writes. All of them read texts with a [`Tokenizer`].
+//! labels, given texts or pairs, and a [`ZeroShotClassifier`] for labels that the caller names. A [`TextRanker`] ranks
+//! texts for a query. A [`TokenClassifier`] finds entities, a [`Gliner`] those of labels that the caller names, a
+//! [`MaskFiller`] tokens for gaps, and a [`QuestionAnswerer`] answers in texts. A [`TextGenerator`] continues texts, and
+//! conversations that a [`ChatTemplate`] writes. All of them read texts with a [`Tokenizer`].
 
 mod chat;
 mod classifier;

@@ -362,8 +362,8 @@ impl ComputeArgs {
     /// Returns the options for loading a model that reads texts.
     pub fn text_options(&self, model: &ModelArgs, texts: &TextArgs) -> Result<TextOptions> {
         let device = self.device()?;
-        let is_gliner = model.path()?.join("gliner_config.json").exists(); // which says so itself
-        if model.source.allow_unused && !is_gliner {
+        // A GLiNER model says so itself.
+        if model.source.allow_unused && !model.path()?.join("gliner_config.json").exists() {
             model.open()?; // reads headers alone, and says what is left out
         }
         let mut options = TextOptions::default().checkpoint(model.options());

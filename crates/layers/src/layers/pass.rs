@@ -77,6 +77,7 @@ pub struct Pass<'c> {
     masks_of_heads: Memo<(TensorId, HeadsOfRank), Tensor>,
     taps: Memo<(usize, bool), Arc<TapTable>>,
     sequence_rows: Memo<(), Arc<Vec<Vec<u32>>>>,
+    first_rows: Memo<(), Arc<Vec<u32>>>,
 }
 
 /// A temperature by position, and half the head width.
@@ -137,6 +138,7 @@ impl<'c> Pass<'c> {
             masks_of_heads: Memo::default(),
             taps: Memo::default(),
             sequence_rows: Memo::default(),
+            first_rows: Memo::default(),
         }
     }
 

@@ -64,8 +64,8 @@ impl LabelPrompt {
     /// Returns the id of the marker before a label.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the vocabulary lacks one of the markers or has another id, or the tokenizer's class is written in Python, which does not
-    /// tell the tokens of a word.
+    /// [`Error::Tokenizer`] if the vocabulary lacks one of the markers or has another id, or the tokenizer's class is written in
+    /// Python, which does not tell the tokens of a word.
     pub fn label_id(&self, tokenizer: &Tokenizer) -> Result<u32> {
         if !tokenizer.has_offsets() {
             let reason = "this class of tokenizers does not tell a word's tokens; use a model with another one";

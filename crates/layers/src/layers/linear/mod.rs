@@ -71,6 +71,17 @@ impl Linear {
         Ok(linear)
     }
 
+    /// Creates the layer with `weight` `[d_out, d_in]` from `vb`, without a bias.
+    ///
+    /// # Errors
+    /// If the parameter is missing or has another shape.
+    pub(in crate::layers) fn unbiased<'p>(
+        [d_in, d_out]: [usize; 2],
+        vb: impl Into<ParameterSource<'p>>,
+    ) -> Result<Self> {
+        Self::new(&LinearConfig::new(d_in, d_out).with_bias(false), vb)
+    }
+
     /// Builds the layer from a weight `[d_out, d_in]` and an optional bias `[d_out]`.
     ///
     /// # Errors

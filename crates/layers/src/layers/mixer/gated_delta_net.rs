@@ -7,9 +7,7 @@ use super::passes::passes;
 use super::recurrent::{
     ConvolvedProjection, Decay, RecurrentPass, ThroughRank, in_heads, packed_norm,
 };
-use crate::config::{
-    Activation, DeltaForm, GatedDeltaNetConfig, LinearConfig, NormConfig, Precision, getters,
-};
+use crate::config::{Activation, DeltaForm, GatedDeltaNetConfig, NormConfig, Precision, getters};
 use crate::layers::packed::{Packing, packs};
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource};
@@ -72,12 +70,7 @@ impl GatedDeltaNet {
             config.values_width(),
             config.n_value_heads,
         );
-        let linear = |name: &str, d_in, d_out| {
-            Linear::new(
-                &LinearConfig::new(d_in, d_out).with_bias(false),
-                vb.pp(name),
-            )
-        };
+        let linear = |name: &str, d_in, d_out| Linear::unbiased([d_in, d_out], vb.pp(name));
         let d_model = config.d_model;
         let rank = match config.form {
             DeltaForm::Head => None,

@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor};
 
 use super::passes::passes;
 use super::recurrent::{RecurrentPass, packed_norm};
-use crate::config::{Activation, LightningConfig, LinearConfig, Precision, getters};
+use crate::config::{Activation, LightningConfig, Precision, getters};
 use crate::layers::packed::{Packing, packs};
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource};
@@ -52,10 +52,7 @@ impl LightningAttention {
         let vb = vb.into();
         config.validate()?;
         let (d_model, width) = (config.d_model, config.width());
-        let linear = |name: &str, d_in, d_out| {
-            let config = LinearConfig::new(d_in, d_out).with_bias(false);
-            Linear::new(&config, vb.pp(name))
-        };
+        let linear = |name: &str, d_in, d_out| Linear::unbiased([d_in, d_out], vb.pp(name));
         Ok(Self {
             config: *config,
             query: linear("query", d_model, width)?,

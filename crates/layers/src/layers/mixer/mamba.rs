@@ -5,7 +5,7 @@ use candle_nn::Init;
 
 use super::passes::passes;
 use super::recurrent::{ConvolvedProjection, RecurrentPass, packed_norm, single, widened};
-use crate::config::{Activation, LinearConfig, MambaConfig, NormConfig, Precision, getters};
+use crate::config::{Activation, MambaConfig, NormConfig, Precision, getters};
 use crate::layers::packed::{Packing, packs};
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource};
@@ -73,10 +73,7 @@ impl Mamba {
             taps,
             ..
         } = config;
-        let linear = |name, d_in, d_out| {
-            let config = LinearConfig::new(d_in, d_out).with_bias(false);
-            Linear::new(&config, vb.pp(name))
-        };
+        let linear = |name, d_in, d_out| Linear::unbiased([d_in, d_out], vb.pp(name));
         let normed = |name, width| -> Result<NormedProjection> {
             let of = |norm| {
                 let norm = NormConfig {

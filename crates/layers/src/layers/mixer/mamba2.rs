@@ -7,9 +7,7 @@ use candle_nn::Init;
 use super::passes::passes;
 use super::recurrent::{ConvolvedProjection, Decay, RecurrentPass};
 use super::recurrent::{in_heads, packed_norm, single, widened};
-use crate::config::{
-    Activation, LinearConfig, Mamba2Config, Mamba2Norm, NormConfig, Precision, getters,
-};
+use crate::config::{Activation, Mamba2Config, Mamba2Norm, NormConfig, Precision, getters};
 use crate::layers::packed::{Packing, packs};
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource};
@@ -75,12 +73,7 @@ impl Mamba2 {
             ..
         } = config;
         let (keys, values) = (config.keys_width(), config.values_width());
-        let linear = |name, d_in, d_out| {
-            Linear::new(
-                &LinearConfig::new(d_in, d_out).with_bias(false),
-                vb.pp(name),
-            )
-        };
+        let linear = |name, d_in, d_out| Linear::unbiased([d_in, d_out], vb.pp(name));
         let bias = config.convolution_bias;
         let convolved =
             |name, width| ConvolvedProjection::new(&vb, name, [d_model, width, taps], bias);

@@ -86,12 +86,10 @@ impl ThroughRank {
         [d_in, d_out]: [usize; 2],
         rank: Option<usize>,
     ) -> Result<Self> {
-        let linear =
-            |d_in, d_out, vb| Linear::new(&LinearConfig::new(d_in, d_out).with_bias(false), vb);
-        let low = rank.map(|rank| linear(d_in, rank, vb.pp("low")));
+        let low = rank.map(|rank| Linear::unbiased([d_in, rank], vb.pp("low")));
         Ok(Self {
             low: low.transpose()?,
-            full: linear(rank.unwrap_or(d_in), d_out, vb.clone())?,
+            full: Linear::unbiased([rank.unwrap_or(d_in), d_out], vb.clone())?,
         })
     }
 
@@ -166,7 +164,7 @@ impl<'a> RecurrentPass<'a> {
             return Ok(steps);
         }
         let mut added = vec![0f32; steps.dims().iter().product()];
-        for row in first {
+        for &row in first.iter() {
             added[row as usize * width..][..width].fill(1e4);
         }
         let added = Tensor::from_vec(added, steps.dims(), &Device::Cpu)?;

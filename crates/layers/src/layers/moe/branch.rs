@@ -3,7 +3,7 @@
 use candle_blocks_kernels::rows::RowNorm;
 use candle_core::{Result, Tensor};
 
-use crate::config::{ExpertBranch, LinearConfig};
+use crate::config::ExpertBranch;
 use crate::layers::linear::packed::PackedProduct;
 use crate::layers::own::gemma::BranchNorms;
 use crate::layers::packed::Packing;
@@ -49,10 +49,7 @@ impl Branch {
         [d_model, n_experts]: [usize; 2],
         vb: &ParameterSource,
     ) -> Result<Self> {
-        let linear = |name, d_in, d_out| {
-            let config = LinearConfig::new(d_in, d_out).with_bias(false);
-            Linear::new(&config, vb.pp(name))
-        };
+        let linear = |name, d_in, d_out| Linear::unbiased([d_in, d_out], vb.pp(name));
         Ok(match config {
             ExpertBranch::Plain => Self::Plain,
             ExpertBranch::Latent { width } => Self::Latent {

@@ -42,20 +42,21 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// Same as [`Self::tap_table`].
-    pub(crate) fn first_rows(&self) -> Result<Vec<u32>> {
-        let has_begun = match &self.keep {
-            _ if self.seen == 0 => vec![0; self.batch],
-            None => vec![1; self.batch],
-            Some(keep) => keep.narrow(0, self.seen)?.host.max(1)?.to_vec1::<u8>()?,
-        };
-        let sequences = self.sequence_rows()?;
-        let beginning = sequences
-            .iter()
-            .zip(has_begun)
-            .filter(|(_, begun)| *begun == 0);
-        Ok(beginning
-            .filter_map(|(rows, _)| rows.first().copied())
-            .collect())
+    pub(crate) fn first_rows(&self) -> Result<Arc<Vec<u32>>> {
+        self.first_rows.get(&(), || {
+            let has_begun = match &self.keep {
+                _ if self.seen == 0 => vec![0; self.batch],
+                None => vec![1; self.batch],
+                Some(keep) => keep.narrow(0, self.seen)?.host.max(1)?.to_vec1::<u8>()?,
+            };
+            let sequences = self.sequence_rows()?;
+            let beginning = sequences
+                .iter()
+                .zip(has_begun)
+                .filter(|(_, begun)| *begun == 0);
+            let first = beginning.filter_map(|(rows, _)| rows.first().copied());
+            Ok(Arc::new(first.collect()))
+        })
     }
 
     /// Returns each sequence's rows from the first that is kept to the last, with [`NO_ROW`] for a hidden one.

@@ -111,10 +111,7 @@ impl Given<'_> {
     pub fn of_sequence(&self, name: &str, n: usize, shape: PanelShape) -> Result<Tensor> {
         let found = self.tensor(name, 2, n)?;
         let width = shape.n_kv_heads * shape.head_dim;
-        let dtype = match shape.stored {
-            OperandFormat::F32 => DType::F32,
-            OperandFormat::Bf16 => DType::BF16,
-        };
+        let dtype = dtype_of(shape.stored);
         if found.dim(1)? != width || found.dtype() != dtype {
             return self.misfit(name, &found, format!("[{n}, {width}] and {dtype:?}"));
         }
@@ -124,8 +121,8 @@ impl Given<'_> {
     /// # Errors
     /// Always: the positions of a layer, and those of the cache.
     pub fn other_positions<R>(&self, found: [usize; 2], seen: usize) -> Result<R> {
-        let prefix = &self.prefix;
-        bail!("the cache's {prefix}.numbers has positions {found:?}, expected {seen}; {CURE}")
+        let name = join(&self.prefix, "numbers");
+        bail!("the cache's {name} has positions {found:?}, expected {seen}; {CURE}")
     }
 
     /// Returns how many elements all tensors have.
@@ -145,6 +142,14 @@ impl Given<'_> {
 }
 
 const CURE: &str = "give the tensors of a cache that this stack made, packed or not as it is";
+
+/// Returns the type in which rows of a format are stored.
+pub(super) fn dtype_of(stored: OperandFormat) -> DType {
+    match stored {
+        OperandFormat::F32 => DType::F32,
+        OperandFormat::Bf16 => DType::BF16,
+    }
+}
 
 /// Returns whole values as a tensor.
 pub(crate) fn of_numbers(numbers: &[usize]) -> Result<Tensor> {

@@ -8,7 +8,7 @@ use half::bf16;
 
 use super::computed::Computed;
 use super::latents::LatentRows;
-use super::named::{Given, Named, of_numbers};
+use super::named::{Given, Named, dtype_of, of_numbers};
 use super::shape::{CacheShape, Cached, misfit};
 use super::{Ledger, different_stacks, reordered};
 use crate::layers::packed::padding_seen;
@@ -239,10 +239,7 @@ pub(super) fn store_panels(panels: &[KeyValuePanels], prefix: &str, to: &mut Nam
     to.insert(join(prefix, "starts"), of_numbers(&starts)?);
     for (i, panels) in panels.iter().enumerate() {
         let shape = panels.shape();
-        let dtype = match shape.stored {
-            OperandFormat::F32 => DType::F32,
-            OperandFormat::Bf16 => DType::BF16,
-        };
+        let dtype = dtype_of(shape.stored);
         let dims = (panels.positions().len(), shape.n_kv_heads * shape.head_dim);
         for (name, rows) in ["keys", "values"].into_iter().zip(panels.to_rows()) {
             let rows = Tensor::from_vec(rows, dims, &Device::Cpu)?.to_dtype(dtype)?;

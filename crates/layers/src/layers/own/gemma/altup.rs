@@ -33,10 +33,7 @@ impl AltUp {
     /// # Errors
     /// If a parameter is missing or has another shape.
     pub fn new(config: &AltUpConfig, norm: &NormConfig, vb: &ParameterSource) -> Result<Self> {
-        let linear = |name: &str, d_in: usize, d_out: usize| {
-            let config = LinearConfig::new(d_in, d_out).with_bias(false);
-            Linear::new(&config, vb.pp(name))
-        };
+        let linear = |name: &str, d_in, d_out| Linear::unbiased([d_in, d_out], vb.pp(name));
         let (n, d_model) = (config.n_streams, norm.d_model);
         let scale = vb.pp("input_scale");
         Ok(Self {

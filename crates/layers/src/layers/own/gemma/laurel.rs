@@ -4,7 +4,7 @@ use std::f64::consts::FRAC_1_SQRT_2;
 
 use candle_core::Result;
 
-use crate::config::{LinearConfig, NormConfig};
+use crate::config::NormConfig;
 use crate::layers::{Linear, Norm, ParameterSource, visit::parts};
 use crate::ops::Value;
 
@@ -27,10 +27,7 @@ impl Laurel {
     /// # Errors
     /// If a parameter is missing or has another shape.
     pub fn new(rank: usize, norm: &NormConfig, vb: &ParameterSource) -> Result<Self> {
-        let linear = |name: &str, d_in: usize, d_out: usize| {
-            let config = LinearConfig::new(d_in, d_out).with_bias(false);
-            Linear::new(&config, vb.pp(name))
-        };
+        let linear = |name: &str, d_in, d_out| Linear::unbiased([d_in, d_out], vb.pp(name));
         Ok(Self {
             down: linear("down", norm.d_model, rank)?,
             up: linear("up", rank, norm.d_model)?,

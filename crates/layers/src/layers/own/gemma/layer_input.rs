@@ -118,12 +118,7 @@ impl GatedInput {
         vb: impl Into<ParameterSource<'p>>,
     ) -> Result<Self> {
         let vb = vb.into();
-        let linear = |name: &str, d_in: usize, d_out: usize| {
-            Linear::new(
-                &LinearConfig::new(d_in, d_out).with_bias(false),
-                vb.pp(name),
-            )
-        };
+        let linear = |name: &str, d_in, d_out| Linear::unbiased([d_in, d_out], vb.pp(name));
         Ok(Self {
             gate: linear("gate", d_model, config.width)?,
             output: linear("output", config.width, d_model)?,
