@@ -108,11 +108,6 @@ impl GatedDeltaNet {
         config(&self) -> &GatedDeltaNetConfig => &self.config;
     }
 
-    /// Returns true if the layer's weights are packed.
-    pub(super) fn is_packed(&self) -> bool {
-        self.is_packed
-    }
-
     /// Returns the dimensions of each part in the state after the batch: the three convolutions' last rows, and each value
     /// head's state.
     pub(super) fn state_dims(&self) -> [Vec<usize>; 4] {
@@ -204,4 +199,4 @@ impl GatedDeltaNet {
 parts!(GatedDeltaNet: Self { query, key, value, gate, write, decay, output, .. }
     => [] [query, key, value, gate, write, decay, output]);
 
-passes!(GatedDeltaNet, "gated delta rule");
+passes!(GatedDeltaNet, "gated delta rule", is_packed);

@@ -66,11 +66,6 @@ impl HybridHeads {
         heads.with_multipliers(self.multipliers)
     }
 
-    /// Returns true if the layer's weights are packed.
-    pub(super) fn is_packed(&self) -> bool {
-        self.mamba.is_packed()
-    }
-
     pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(Self {
             attention: self.attention.packed(packing)?,
@@ -100,4 +95,4 @@ impl HybridHeads {
 
 parts!(HybridHeads: Self { attention, mamba, .. } => [attention] [mamba]);
 
-passes!(HybridHeads, "hybrid heads");
+passes!(HybridHeads, "hybrid heads", mamba.is_packed());

@@ -70,11 +70,6 @@ impl LightningAttention {
         config(&self) -> &LightningConfig => &self.config;
     }
 
-    /// Returns true if the layer's weights are packed.
-    pub(super) fn is_packed(&self) -> bool {
-        self.is_packed
-    }
-
     /// Returns the dimensions of the state after the batch.
     pub(super) fn state_dims(&self) -> [Vec<usize>; 1] {
         let LightningConfig {
@@ -157,4 +152,4 @@ fn each_row(like: &Value, numbers: &[f64]) -> Result<Value> {
 parts!(LightningAttention: Self { query, key, value, gate, output, .. }
     => [] [query, key, value, gate, output]);
 
-passes!(LightningAttention, "lightning attention");
+passes!(LightningAttention, "lightning attention", is_packed);

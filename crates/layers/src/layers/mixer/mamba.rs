@@ -112,11 +112,6 @@ impl Mamba {
         config(&self) -> &MambaConfig => &self.config;
     }
 
-    /// Returns true if the layer's weights are packed.
-    pub(super) fn is_packed(&self) -> bool {
-        self.is_packed
-    }
-
     /// Returns the dimensions of each part in the state after the batch: the convolution's last rows, and the channels'
     /// states.
     pub(super) fn state_dims(&self) -> [Vec<usize>; 2] {
@@ -211,4 +206,4 @@ parts!(NormedProjection: Self { projection, .. } => [projection] []);
 parts!(Mamba: Self { value, gate, decay, key, query, step, output, .. }
     => [] [value, gate, decay, key, query, step, output]);
 
-passes!(Mamba, "Mamba");
+passes!(Mamba, "Mamba", is_packed);

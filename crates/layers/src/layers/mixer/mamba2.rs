@@ -107,11 +107,6 @@ impl Mamba2 {
         config(&self) -> &Mamba2Config => &self.config;
     }
 
-    /// Returns true if the layer's weights are packed.
-    pub(super) fn is_packed(&self) -> bool {
-        self.is_packed
-    }
-
     /// Returns the dimensions of each part in the state after the batch: the three convolutions' last rows, and each head's
     /// state.
     pub(super) fn state_dims(&self) -> [Vec<usize>; 4] {
@@ -228,4 +223,4 @@ impl GroupNorm {
 parts!(Mamba2: Self { value, key, query, gate, decay, output, .. }
     => [] [value, key, query, gate, decay, output]);
 
-passes!(Mamba2, "Mamba-2");
+passes!(Mamba2, "Mamba-2", is_packed);

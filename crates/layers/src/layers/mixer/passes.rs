@@ -2,8 +2,13 @@
 
 /// Implements the passes of a layer by its `apply` and `is_packed`. The name is the one in messages.
 macro_rules! passes {
-    ($layer:ty, $name:literal) => {
+    ($layer:ty, $name:literal, $($is_packed:tt)+) => {
         impl $layer {
+            /// Returns true if the layer's weights are packed.
+            pub(super) fn is_packed(&self) -> bool {
+                self.$($is_packed)+
+            }
+
             /// Computes the output in evaluation mode, without a mask. Shapes are those in [`Self::forward_with`].
             pub fn forward(
                 &self,

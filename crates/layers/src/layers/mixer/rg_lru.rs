@@ -89,11 +89,6 @@ impl RgLru {
         config(&self) -> &RgLruConfig => &self.config;
     }
 
-    /// Returns true if the layer's weights are packed.
-    pub(super) fn is_packed(&self) -> bool {
-        self.is_packed
-    }
-
     /// Returns the dimensions of each part in the state after the batch: the convolution's last rows, and the channels'
     /// states.
     pub(super) fn state_dims(&self) -> [Vec<usize>; 2] {
@@ -171,4 +166,4 @@ fn gates(of: &[Linear], rows: &Value, train: bool) -> Result<Value> {
 parts!(RgLru: Self { value, gate, input_gate, recurrence_gate, output, .. }
     => [] [value, gate, input_gate, recurrence_gate, output]);
 
-passes!(RgLru, "RG-LRU");
+passes!(RgLru, "RG-LRU", is_packed);

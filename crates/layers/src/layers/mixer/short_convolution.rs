@@ -82,11 +82,6 @@ impl ShortConvolution {
         output(&self) -> &Linear => &self.output;
     }
 
-    /// Returns true if the layer's weights are packed.
-    pub(super) fn is_packed(&self) -> bool {
-        self.is_packed
-    }
-
     /// Returns the state's dimensions after the batch.
     pub(super) fn state_dims(&self) -> [Vec<usize>; 1] {
         [vec![self.config.taps - 1, self.config.d_model]]
@@ -133,4 +128,4 @@ impl ShortConvolution {
 
 parts!(ShortConvolution: Self { input, output, .. } => [] [input, output]);
 
-passes!(ShortConvolution, "short convolution");
+passes!(ShortConvolution, "short convolution", is_packed);
