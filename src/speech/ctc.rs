@@ -1,4 +1,4 @@
-//! wav2vec 2.0, HuBERT and data2vec with a CTC head, from samples to text.
+//! wav2vec 2.0, HuBERT, WavLM and data2vec with a CTC head, from samples to text.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::layers::{Linear, Stack};
 
 /// The model types with a CTC head.
-const TYPES: [&str; 3] = ["wav2vec2", "hubert", "data2vec-audio"];
+const TYPES: [&str; 4] = ["wav2vec2", "hubert", "data2vec-audio", "wavlm"];
 
 /// transformers' class with a CTC head, without the family's name.
 const CLASS: &str = "ForCTC";

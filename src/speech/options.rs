@@ -122,7 +122,7 @@ impl SpeechOptions {
         self
     }
 
-    /// Opens Whisper, or wav2vec 2.0, HuBERT or data2vec with a CTC head.
+    /// Opens Whisper, or wav2vec 2.0, HuBERT, WavLM or data2vec with a CTC head.
     ///
     /// # Errors
     /// If the checkpoint is no speech model with a known way to text, a file is missing or malformed, an option does not fit the

@@ -9,7 +9,7 @@ use super::whisper::Whisper;
 use super::{SpeechOptions, Transcript};
 use crate::error::{Error, Result};
 
-/// Transcribes clips with Whisper, or with a CTC head on wav2vec 2.0, HuBERT or data2vec. It owns its model and tokenizer, and can
+/// Transcribes clips with Whisper, or with a CTC head on wav2vec 2.0, HuBERT, WavLM or data2vec. It owns its model and tokenizer, and can
 /// be shared among threads.
 #[derive(Clone, Debug)]
 pub struct Transcriber {

@@ -1,4 +1,4 @@
-//! The layers before the blocks in wav2vec 2.0, HuBERT and data2vec: convolutions over samples, a projection, and convolutions over
+//! The layers before the blocks in wav2vec 2.0, HuBERT, WavLM and data2vec: convolutions over samples, a projection, and convolutions over
 //! positions. They are computed in f32 on the CPU, for one clip at a time.
 //!
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/wav2vec2/modeling_wav2vec2.py>

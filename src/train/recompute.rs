@@ -73,7 +73,7 @@ pub fn backward_recomputing(
     let n_layers = stack.layers().len();
     let (last, before) = (n_layers.checked_sub(1), 0..n_layers.saturating_sub(1));
     // Drawn right before a layer's masks, as in the stack's own forward pass.
-    let drops = || stack.layer_drop().drops_all(context.train());
+    let drops = |layer| stack.skips(layer, context.train());
 
     // Forward: each block's graph goes as soon as its output is there.
     let mut kept = Vec::with_capacity(before.len());
@@ -87,7 +87,7 @@ pub fn backward_recomputing(
     };
     let mut hidden = opened.detach();
     for layer in before {
-        if drops()? {
+        if drops(layer)? {
             continue;
         }
         let state = snapshot()?;
@@ -100,7 +100,7 @@ pub fn backward_recomputing(
     let leaf = Var::from_tensor(&hidden)?;
     let mut y = leaf.as_tensor().clone();
     if let Some(layer) = last
-        && !drops()?
+        && !drops(layer)?
     {
         (y, _) = shared.forward(stack, layer, &y)?;
     }

@@ -36,7 +36,7 @@ const FILES: [&str; 12] = [
 ];
 
 /// How many facts fewer than three families need. It only falls, but for new mixers, until more families have them.
-const MOST_EXCEPTIONS: usize = 31 + 5 + 10 + 2 + 3 + 2 + 6 + 6;
+const MOST_EXCEPTIONS: usize = 30 + 5 + 10 + 2 + 3 + 2 + 6 + 6;
 
 /// The structs and enums of the configurations: their names, and each field or variant with its type.
 type Types = BTreeMap<String, Vec<(String, String)>>;

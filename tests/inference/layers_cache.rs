@@ -101,19 +101,21 @@ fn outputs_with_a_cache_have_no_graph() {
 
 #[test]
 fn an_encoder_of_distances_has_no_cache() {
-    let layers = stack(&kinds::disentangled());
-    let packed = small::stack(&kinds::disentangled());
-    let packed = packed.pack(Precision::F32).unwrap();
-    let (x, plain) = (numbers(&[2, 1, WIDTH], 1), ForwardContext::evaluation());
-    let on_cpu = small::numbers(&[2, 1, WIDTH], 1);
-    let (mut cache, mut of_packed) = (layers.new_cache(), packed.new_cache());
-    for message in [
-        refusal("layers", || layers.forward_cached(&x, &plain, &mut cache)),
-        refusal("packed", || {
-            packed.forward_cached(&on_cpu, &plain, &mut of_packed)
-        }),
-    ] {
-        assert!(message.contains("causal"), "{message}");
+    for kind in [kinds::disentangled(), kinds::gated_bias()] {
+        let layers = stack(&kind);
+        let packed = small::stack(&kind);
+        let packed = packed.pack(Precision::F32).unwrap();
+        let (x, plain) = (numbers(&[2, 1, WIDTH], 1), ForwardContext::evaluation());
+        let on_cpu = small::numbers(&[2, 1, WIDTH], 1);
+        let (mut cache, mut of_packed) = (layers.new_cache(), packed.new_cache());
+        for message in [
+            refusal("layers", || layers.forward_cached(&x, &plain, &mut cache)),
+            refusal("packed", || {
+                packed.forward_cached(&on_cpu, &plain, &mut of_packed)
+            }),
+        ] {
+            assert!(message.contains("causal"), "{message}");
+        }
     }
 }
 

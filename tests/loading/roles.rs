@@ -112,6 +112,7 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
     match name {
         "1" => 1,
         "3" => 3,
+        "8" => 8,
         "d_model" => block.d_model(),
         "d_encoder" => attention().d_encoder,
         "n_heads" => attention().n_heads,

@@ -390,7 +390,7 @@ fn disentangled_attention_needs_a_table_of_twice_its_span_and_to_see_all_of_its_
     says(with(of), &["with_relative_embeddings"]);
     says(
         with(of).with_relative_embeddings(table(7, None)),
-        &["7 rows", "span of 4"],
+        &["7 rows", "read 8"],
     );
     says(
         with(of).with_relative_embeddings(table(8, Some(15))),
@@ -424,22 +424,52 @@ fn disentangled_attention_needs_a_table_of_twice_its_span_and_to_see_all_of_its_
         |attention| attention.soft_cap = Some(5.0),
         |attention| attention.d_encoder = 9,
     ];
-    for change in changes {
+    let gated = Position::GatedBias(RelativeBiasConfig::new(8, 5, 2));
+    for position in [Position::Disentangled(of), gated] {
+        for change in changes {
+            refused(
+                |block| {
+                    block.attention_mut().unwrap().position = position.clone();
+                    change(block.attention_mut().unwrap());
+                },
+                &["bidirectional self-attention"],
+            );
+        }
         refused(
             |block| {
-                block.attention_mut().unwrap().position = Position::Disentangled(of);
-                change(block.attention_mut().unwrap());
+                let cross = block.attention().unwrap().clone();
+                block.cross_attention = Some(cross.with_position(position.clone()));
             },
-            &["bidirectional self-attention"],
+            &["cross-attention", "Disentangled"],
         );
     }
-    refused(
-        |block| {
-            let cross = block.attention().unwrap().clone();
-            block.cross_attention = Some(cross.with_position(Position::Disentangled(of)));
-        },
-        &["cross-attention", "Disentangled"],
+}
+
+#[test]
+fn a_gated_bias_needs_a_table_of_its_buckets_for_heads_that_divide_the_input() {
+    let with = |bias, n_rows| {
+        let mut block = block();
+        block.attention_mut().unwrap().position = Position::GatedBias(bias);
+        let table = RelativeEmbeddingsConfig::new(n_rows, None);
+        StackConfig::uniform(block, 1, None).with_relative_embeddings(table)
+    };
+    let bias = RelativeBiasConfig::new(8, 5, 2);
+    with(bias, 8).validate().unwrap();
+    let says = |stack: StackConfig, words: &[&str]| {
+        assert_says(stack.validate().unwrap_err(), words);
+    };
+    says(with(bias, 7), &["7 rows", "read 8"]);
+    says(
+        with(RelativeBiasConfig::new(8, 2, 2), 8),
+        &["8 buckets", "distance 2"],
     );
+    says(
+        with(RelativeBiasConfig::new(8, 5, 3), 8),
+        &["3 heads", "attention 2"],
+    );
+    let mut wide = with(bias, 8);
+    wide.blocks[0].attention_mut().unwrap().head_dim = 5;
+    says(wide, &["of width 16", "10 in all"]);
 }
 
 /// A few bytes may ask for a billion experts, heads or groups.

@@ -66,31 +66,34 @@ fn norms_of_another_width_than_their_inner_layer_are_refused_when_they_are_packe
 
 #[test]
 fn attention_that_reads_a_table_of_its_stack_is_not_packed_alone() {
-    let stack = stack(&kinds::disentangled());
-    let block = &stack.blocks()[0];
-    for message in [
-        refusal("alone", || block.pack(Precision::F32)),
-        refusal("alone", || {
-            block
-                .mixer()
-                .inner()
-                .attention()
-                .unwrap()
-                .pack(Precision::F32)
-        }),
-    ] {
-        assert!(message.contains("pack the stack"), "{message}");
+    for kind in [kinds::disentangled(), kinds::gated_bias()] {
+        let stack = stack(&kind);
+        let block = &stack.blocks()[0];
+        for message in [
+            refusal("alone", || block.pack(Precision::F32)),
+            refusal("alone", || {
+                block
+                    .mixer()
+                    .inner()
+                    .attention()
+                    .unwrap()
+                    .pack(Precision::F32)
+            }),
+        ] {
+            assert!(message.contains("pack the stack"), "{message}");
+        }
+        let x = numbers(&[2, 5, small::WIDTH], 1);
+        let message = refusal("no table", || block.forward(&x));
+        assert!(message.contains("with_relative_embeddings"), "{message}");
+        // With the table, the blocks one after the other are the stack.
+        let table = stack.relative_embeddings().unwrap().rows().unwrap();
+        let context = ForwardContext::evaluation().with_relative_embeddings(table);
+        let through =
+            |x: Tensor, block: &TransformerBlock| block.forward_with(&x, &context).unwrap();
+        let last = stack.blocks().iter().fold(x.clone(), through);
+        let norm = stack.final_norm().unwrap().forward(&last).unwrap();
+        assert_eq!(bits(&norm), bits(&stack.forward(&x).unwrap()));
     }
-    let x = numbers(&[2, 5, small::WIDTH], 1);
-    let message = refusal("no table", || block.forward(&x));
-    assert!(message.contains("with_relative_embeddings"), "{message}");
-    // With the table, the blocks one after the other are the stack.
-    let table = stack.relative_embeddings().unwrap().rows().unwrap();
-    let context = ForwardContext::evaluation().with_relative_embeddings(table);
-    let through = |x: Tensor, block: &TransformerBlock| block.forward_with(&x, &context).unwrap();
-    let last = stack.blocks().iter().fold(x.clone(), through);
-    let norm = stack.final_norm().unwrap().forward(&last).unwrap();
-    assert_eq!(bits(&norm), bits(&stack.forward(&x).unwrap()));
 }
 
 #[test]

@@ -76,6 +76,13 @@ pub fn disentangled() -> StackConfig {
     two(block(attention().with_position(position))).with_relative_embeddings(table)
 }
 
+/// An encoder whose queries gate a bias by distance, as WavLM's.
+pub fn gated_bias() -> StackConfig {
+    let position = Position::GatedBias(RelativeBiasConfig::new(8, 5, HEADS));
+    let table = RelativeEmbeddingsConfig::new(8, None);
+    two(block(attention().with_position(position))).with_relative_embeddings(table)
+}
+
 /// Returns an encoder with experts.
 pub fn experts() -> StackConfig {
     let mut block = block(attention());

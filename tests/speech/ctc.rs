@@ -19,6 +19,8 @@ fn transcripts_of_every_family_are_those_of_transformers() {
         "hubert",
         "hubert-stable",
         "data2vec-audio",
+        "wavlm",
+        "wavlm-stable",
     ] {
         assert_as_judged(&format!("speech/{name}"), 35);
     }

@@ -54,11 +54,14 @@ fn drops_in_training_only(what: &str, mut stack: Stack) {
 fn each_place_drops_alone() {
     type Make = fn() -> StackConfig;
     type Change = fn(&mut StackConfig);
-    let places: [(&str, Make, Change); 15] = [
+    let places: [(&str, Make, Change); 16] = [
         ("attention", small::encoder, |c| {
             c.blocks[0].attention_mut().unwrap().dropout = P
         }),
         ("attention to latents", kinds::latent, |c| {
+            c.blocks[0].attention_mut().unwrap().dropout = P
+        }),
+        ("attention with a gated bias", kinds::gated_bias, |c| {
             c.blocks[0].attention_mut().unwrap().dropout = P
         }),
         ("cross-attention", kinds::cross_decoder, |c| {

@@ -60,6 +60,7 @@ pub use own::{
     AltUpConfig, GemmaConfig, LayerInputConfig, LayerInputTable, OwnConfig, XieluConfig,
 };
 pub use patches::{PatchEmbeddingsConfig, PixelOrder, Resizing};
+pub(crate) use position::Distances;
 pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RotaryConfig, RotaryPairing, RotaryScaling,
 };

@@ -1,4 +1,4 @@
-//! wav2vec 2.0, HuBERT, UniSpeech and data2vec's audio model: the blocks after the convolutions.
+//! wav2vec 2.0, HuBERT, UniSpeech, WavLM and data2vec's audio model: the blocks after the convolutions.
 //!
 //! transformers' `Wav2Vec2EncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/wav2vec2/modeling_wav2vec2.py>
 
@@ -25,7 +25,24 @@ pub(super) fn families() -> Vec<Family> {
     let data2vec = family("data2vec-audio", "data2vec_audio.", |json| {
         config(json, false)
     });
-    speech.into_iter().chain([data2vec]).collect()
+    let wavlm = family("wavlm", "wavlm.", gated_config)
+        .block_rules([
+            Rule::linear("attention.position_gate", &["attention.gru_rel_pos_linear"]),
+            Rule::with_leading_ones(
+                "attention.position_gate_factor",
+                &["attention.gru_rel_pos_const"],
+                1,
+            ),
+        ])
+        .stack_rules([Rule::linear(
+            "relative_embeddings",
+            &["encoder.layers.0.attention.rel_attn_embed"],
+        )])
+        .initialization(|json| {
+            let normal = initializer_range::normal(json)?;
+            Ok(normal.with("*position_gate_factor.weight", Distribution::Constant(1.0)))
+        });
+    speech.into_iter().chain([data2vec, wavlm]).collect()
 }
 
 fn family(name: &str, prefix: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
@@ -75,4 +92,18 @@ fn config(json: &ConfigJson, is_stable: bool) -> Result<StackConfig> {
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     let stack = StackConfig::uniform(block, n_blocks, is_stable.then_some(norm));
     Ok(stack.with_layer_drop(json.number(&["layerdrop"], 0.1)?))
+}
+
+/// Reads WavLM's configuration: the same blocks with a bias by distance that each query gates.
+fn gated_config(json: &ConfigJson) -> Result<StackConfig> {
+    let mut stack = config(json, json.flag(&["do_stable_layer_norm"], false)?)?;
+    let bias = RelativeBiasConfig {
+        n_buckets: json.size_or(&["num_buckets"], 320)?,
+        max_distance: json.size_or(&["max_bucket_distance"], 800)?,
+        n_heads: json.size(&["num_attention_heads"])?,
+    };
+    for block in &mut stack.blocks {
+        block.attention_mut()?.position = Position::GatedBias(bias);
+    }
+    Ok(stack.with_relative_embeddings(RelativeEmbeddingsConfig::new(bias.n_buckets, None)))
 }

@@ -56,6 +56,11 @@ pub fn has_alibi(config: &StackConfig) -> bool {
     config.blocks.iter().any(is_alibi)
 }
 
+/// Returns true if the attention reads its stack's table by distance.
+fn reads_table(position: &Position) -> bool {
+    matches!(position, Position::Disentangled(_) | Position::GatedBias(_))
+}
+
 /// A stream of random choices.
 pub struct Draws {
     /// The next ones, in reverse.
@@ -163,11 +168,8 @@ impl Draws {
             stack = self.disentangled(stack);
         }
         for block in &mut stack.blocks {
-            let is_disentangled = matches!(
-                block.attention().unwrap().position,
-                Position::Disentangled(_)
-            );
-            if !is_disentangled && self.one_in(6) {
+            let has_table = reads_table(&block.attention().unwrap().position);
+            if !has_table && self.one_in(6) {
                 self.make_latent(block.attention_mut().unwrap());
             }
         }
@@ -218,6 +220,23 @@ impl Draws {
             position.projections = self.of(&[PositionProjections::Shared, own]);
             block.attention_mut().unwrap().position = Position::Disentangled(position);
         });
+        // Without a draw, so that the others are as they were.
+        let is_divided = |block: &BlockConfig| {
+            let attention = block.attention().unwrap();
+            let is_of_any_width =
+                attention.temperature.is_none() && attention.query_key_norm.is_none();
+            is_of_any_width && block.d_model() % attention.n_heads == 0
+        };
+        if span == 4 && stack.blocks.iter().all(is_divided) {
+            let n_heads = stack.blocks[0].attention().unwrap().n_heads;
+            let stack = stack.with_each(|_, block| {
+                let head_dim = block.d_model() / n_heads;
+                let attention = block.attention_mut().unwrap();
+                attention.head_dim = head_dim;
+                attention.position = Position::GatedBias(RelativeBiasConfig::new(8, 9, n_heads));
+            });
+            return stack.with_relative_embeddings(RelativeEmbeddingsConfig::new(8, None));
+        }
         stack.with_relative_embeddings(table)
     }
 
@@ -414,8 +433,7 @@ impl Draws {
         let mut gemma = vec![GemmaConfig::default(); stack.blocks.len()];
         for (block, gemma) in stack.blocks.iter_mut().zip(&mut gemma) {
             let attention = block.attention_mut().unwrap();
-            let is_disentangled = matches!(attention.position, Position::Disentangled(_));
-            if attention.latent.is_none() && !is_disentangled {
+            if attention.latent.is_none() && !reads_table(&attention.position) {
                 let norm = self.one_in(4).then(|| self.of(&[1e-3, 0.1]));
                 attention.value_norm = norm;
                 attention.values_are_keys = self.one_in(5);

@@ -249,7 +249,19 @@ fn counts_by_role_are_those_of_the_configuration() {
             sums[0] += n_tables * bias.n_buckets * bias.n_heads;
         }
         if let Some(table) = &checkpoint.config().relative_embeddings {
-            sums[0] += table.n_rows * checkpoint.config().blocks[0].d_model();
+            let block = &checkpoint.config().blocks[0];
+            let attention = block.attention().unwrap();
+            let is_gated = matches!(attention.position, Position::GatedBias(_));
+            let width = if is_gated {
+                attention.n_heads
+            } else {
+                block.d_model()
+            };
+            sums[0] += table.n_rows * width;
+            if is_gated {
+                let gate = 8 * (attention.head_dim + 1) + attention.n_heads;
+                sums[0] += checkpoint.config().blocks.len() * gate;
+            }
         }
         if let Some(norm) = &checkpoint.config().layer_inputs {
             let n_layers = checkpoint.config().layers.len();

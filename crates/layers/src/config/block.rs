@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     AttentionConfig, FeedForwardConfig, FeedForwardForm, MixerConfig, MixerFacts, NormConfig,
-    OwnConfig, Position, finite, probability, setters,
+    OwnConfig, finite, probability, setters,
 };
 use crate::error::{Error, Result};
 
@@ -253,9 +253,9 @@ impl BlockConfig {
                         .to_string(),
                 ));
             }
-            if let Position::Disentangled(_) = cross.position {
+            if cross.position.distances().is_some() {
                 return Err(Error::InvalidConfig(
-                    "cross-attention has no relative positions; expected a position other than Disentangled"
+                    "cross-attention has no relative positions; expected a position other than Disentangled or GatedBias"
                         .to_string(),
                 ));
             }

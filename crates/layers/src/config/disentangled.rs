@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttentionConfig, NormConfig, Visibility, probability, size};
+use super::position::{Distances, of_plain_heads};
+use super::{AttentionConfig, NormConfig, probability, size};
 use crate::error::{Error, Result};
 
 /// Disentangled attention (He et al. 2020, <https://arxiv.org/abs/2006.03654>): scores are a sum over content and
@@ -92,18 +93,7 @@ impl DisentangledConfig {
                 "disentangled attention without position terms; use Position::None".to_string(),
             );
         }
-        let is_plain = attention.visibility == Visibility::Bidirectional
-            && attention.n_kv_heads == attention.n_heads
-            && attention.d_encoder == attention.d_model
-            && attention.soft_cap.is_none();
-        match is_plain {
-            true => Ok(()),
-            false => failed(
-                "disentangled attention is bidirectional self-attention with as many key heads as query heads and no \
-                 soft cap; expected a configuration of that kind"
-                    .to_string(),
-            ),
-        }
+        of_plain_heads("disentangled scoring", attention)
     }
 }
 
@@ -124,7 +114,8 @@ fn bucket(distance: i64, exact: i64, max: usize) -> i64 {
 /// Set it in [`StackConfig::relative_embeddings`](crate::StackConfig::relative_embeddings).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RelativeEmbeddingsConfig {
-    /// The table's row count: twice the span in [`DisentangledConfig`].
+    /// The table's row count: twice the span in [`DisentangledConfig`], or the buckets of
+    /// [`Position::GatedBias`](crate::config::Position::GatedBias).
     pub n_rows: usize,
     /// The norm over each row (`norm_rel_ebd`).
     pub norm: Option<NormConfig>,
@@ -137,22 +128,24 @@ impl RelativeEmbeddingsConfig {
         Self { n_rows, norm }
     }
 
-    /// Checks the norm, and that the blocks' span matches the row count.
-    pub(super) fn validate(&self, disentangled: &DisentangledConfig, d_model: usize) -> Result<()> {
+    /// Checks the norm, and that the blocks read as many rows.
+    pub(super) fn validate(&self, read: &Distances, d_model: usize) -> Result<()> {
+        let width = read.width(d_model);
         if let Some(norm) = &self.norm {
             norm.validate()?;
-            if norm.d_model != d_model {
+            if norm.d_model != width {
                 return Err(Error::InvalidConfig(format!(
-                    "the norm for relative embeddings has width {}, the blocks {d_model}",
+                    "the norm for relative embeddings has width {}, the rows {width}",
                     norm.d_model
                 )));
             }
         }
-        match self.n_rows == 2 * disentangled.span {
+        match self.n_rows == read.n_rows() {
             true => Ok(()),
             false => Err(Error::InvalidConfig(format!(
-                "relative embeddings of {} rows for a span of {}; expected twice as many rows",
-                self.n_rows, disentangled.span
+                "relative embeddings of {} rows, but blocks read {} (twice the span, or the number of buckets)",
+                self.n_rows,
+                read.n_rows()
             ))),
         }
     }

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, DisentangledConfig, RotaryAxes, Visibility, finite, positive, setters, size,
+    AttentionConfig, DisentangledConfig, RelativeBiasConfig, RotaryAxes, Visibility, finite,
+    positive, setters, size,
 };
 use crate::error::{Error, Result};
 
@@ -22,6 +23,10 @@ pub enum Position {
     Alibi(AlibiConfig),
     /// Disentangled attention: scores between contents and relative embeddings, which the stack provides.
     Disentangled(DisentangledConfig),
+    /// A learned bias by distance, `table[bucket(key - query), head]`, that each query multiplies by a gate (WavLM, Chen et al. 2021,
+    /// <https://arxiv.org/abs/2110.13900>). The stack provides the table, `[n_buckets, n_heads]`, as its relative embeddings. A gate is
+    /// `σ(a) · (σ(b) · factor - 1) + 2`, with `a` and `b` projected from the head's part of the attention's input.
+    GatedBias(RelativeBiasConfig),
 }
 
 impl Position {
@@ -30,6 +35,17 @@ impl Position {
         match self {
             Self::None => Ok(()),
             Self::Disentangled(disentangled) => disentangled.validate(attention),
+            Self::GatedBias(bias) => {
+                of_plain_heads("a gated bias", attention)?;
+                if attention.query_width() != attention.d_model {
+                    return Err(Error::InvalidConfig(format!(
+                        "a gated bias reads each head's part of the input, of width {}, but the heads have {} in all",
+                        attention.d_model,
+                        attention.query_width()
+                    )));
+                }
+                bias.validate(attention)
+            }
             Self::Rotary(rotary) => rotary.validate(attention.head_dim),
             Self::Alibi(alibi) => {
                 if let AlibiSlopes::Interleaved { max } = alibi.slopes {
@@ -45,6 +61,73 @@ impl Position {
                 finite("the factor on the ALiBi bias", alibi.scale)
             }
         }
+    }
+}
+
+impl Position {
+    /// Returns the table by distance that the stack provides to its attentions, if they read one.
+    pub(crate) fn distances(&self) -> Option<Distances> {
+        match self {
+            Self::Disentangled(disentangled) => Some(Distances::Disentangled(*disentangled)),
+            Self::GatedBias(bias) => Some(Distances::GatedBias(*bias)),
+            _ => None,
+        }
+    }
+}
+
+/// A table with a row for each distance or range of distances.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Distances {
+    Disentangled(DisentangledConfig),
+    GatedBias(RelativeBiasConfig),
+}
+
+impl Distances {
+    /// Returns the number of rows.
+    pub fn n_rows(&self) -> usize {
+        match self {
+            Self::Disentangled(of) => 2 * of.span,
+            Self::GatedBias(bias) => bias.n_buckets,
+        }
+    }
+
+    /// Returns the rows' width in blocks of width `d_model`.
+    pub fn width(&self, d_model: usize) -> usize {
+        match self {
+            Self::Disentangled(_) => d_model,
+            Self::GatedBias(bias) => bias.n_heads,
+        }
+    }
+
+    /// Returns the factor on the products with the rows, where scores have the factor `scale`.
+    pub fn scale(&self, scale: f64) -> f64 {
+        match self {
+            Self::Disentangled(_) => scale,
+            Self::GatedBias(_) => 1.0,
+        }
+    }
+
+    /// Returns the row for `distance = query - key`.
+    pub fn row(&self, distance: i64) -> usize {
+        match self {
+            Self::Disentangled(of) => of.row(distance),
+            Self::GatedBias(bias) => bias.bucket(-distance, Visibility::Bidirectional),
+        }
+    }
+}
+
+/// Checks that each head has keys and values of the input itself, at all positions, whose scores nothing caps.
+pub(super) fn of_plain_heads(what: &str, attention: &AttentionConfig) -> Result<()> {
+    let is_plain = attention.visibility == Visibility::Bidirectional
+        && attention.n_kv_heads == attention.n_heads
+        && attention.d_encoder == attention.d_model
+        && attention.soft_cap.is_none();
+    match is_plain {
+        true => Ok(()),
+        false => Err(Error::InvalidConfig(format!(
+            "{what} is for bidirectional self-attention with as many key heads as query heads and no soft cap; expected a \
+             configuration of that kind"
+        ))),
     }
 }
 

@@ -56,6 +56,7 @@ impl AttentionConfig {
         }
         match &self.position {
             Position::Disentangled(_) => return refused("disentangled attention"),
+            Position::GatedBias(_) => return refused("a gated bias by distance"),
             Position::Alibi(_) => return refused("a linear bias"),
             _ => {}
         }

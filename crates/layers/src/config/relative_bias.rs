@@ -67,6 +67,25 @@ impl RelativeBiasConfig {
         Ok(())
     }
 
+    /// Returns the bucket of a key `relative` positions after the query.
+    pub(crate) fn bucket(&self, relative: i64, visibility: Visibility) -> usize {
+        let (n_buckets, exact) = (self.n_one_sided(visibility), self.n_exact(visibility));
+        let (first, distance) = match visibility {
+            Visibility::Bidirectional if relative > 0 => (n_buckets, relative as usize),
+            Visibility::Bidirectional => (0, relative.unsigned_abs() as usize),
+            Visibility::Causal => (0, (-relative).max(0) as usize),
+        };
+        if distance < exact {
+            return first + distance;
+        }
+        // The logarithm is taken in f32 and truncated, as in transformers, so that distances at the edges have the
+        // same bucket.
+        let log = (distance as f32 / exact as f32).ln();
+        let span = (self.max_distance as f64 / exact as f64).ln() as f32;
+        let beyond = (log / span * (n_buckets - exact) as f32) as usize;
+        first + (exact + beyond).min(n_buckets - 1)
+    }
+
     /// Returns the bucket count for one direction. Bidirectional attention has equally many for the other.
     pub(crate) fn n_one_sided(&self, visibility: Visibility) -> usize {
         match visibility {
@@ -79,4 +98,32 @@ impl RelativeBiasConfig {
     pub(crate) fn n_exact(&self, visibility: Visibility) -> usize {
         self.n_one_sided(visibility) / 2
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buckets(visibility: Visibility, relative: &[i64]) -> Vec<usize> {
+        let config = RelativeBiasConfig {
+            n_buckets: 32,
+            max_distance: 128,
+            n_heads: 1,
+        };
+        let bucket = |&relative: &i64| config.bucket(relative, visibility);
+        relative.iter().map(bucket).collect()
+    }
+
+    /// Compares with transformers 5.23's `T5Attention._relative_position_bucket`.
+    #[test]
+    fn buckets_are_those_of_t5() {
+        let relative = [
+            -200, -128, -127, -50, -16, -9, -8, -7, -1, 0, 1, 7, 8, 12, 33, 200,
+        ];
+        assert_eq!(buckets(Visibility::Bidirectional, &relative), BIDIRECTIONAL);
+        assert_eq!(buckets(Visibility::Causal, &relative), CAUSAL);
+    }
+
+    const BIDIRECTIONAL: [usize; 16] = [15, 15, 15, 13, 10, 8, 8, 7, 1, 0, 17, 23, 24, 25, 28, 31];
+    const CAUSAL: [usize; 16] = [31, 31, 31, 24, 16, 9, 8, 7, 1, 0, 0, 0, 0, 0, 0, 0];
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, BlockConfig, NormConfig, Position, RelativeBiasConfig, RelativeBiasSpan,
+    AttentionConfig, BlockConfig, Distances, NormConfig, RelativeBiasConfig, RelativeBiasSpan,
     RelativeEmbeddingsConfig, Visibility, probability, setters,
 };
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ pub struct StackConfig {
     /// The blocks that share a table for the relative position bias.
     #[serde(default)]
     pub relative_bias_span: RelativeBiasSpan,
-    /// The table of relative embeddings, shared by all blocks with disentangled attention.
+    /// The table of relative embeddings, shared by all blocks with disentangled attention or a gated bias.
     #[serde(default)]
     pub relative_embeddings: Option<RelativeEmbeddingsConfig>,
     /// The norm for per-layer inputs, with the width of one input. Let `x` be the stack's input and `w` the layer's
@@ -32,7 +32,7 @@ pub struct StackConfig {
     #[serde(default)]
     pub layer_inputs: Option<NormConfig>,
     /// The probability of skipping a whole layer in training (LayerDrop, Fan et al. 2019,
-    /// <https://arxiv.org/abs/1909.11556>).
+    /// <https://arxiv.org/abs/1909.11556>). The first layer is never skipped in a stack whose blocks have a gated bias.
     #[serde(default)]
     pub layer_drop: f64,
     /// The dropout probability for the stack's output, after the final norm (T5).
@@ -182,20 +182,28 @@ impl StackConfig {
         check_layers(self.blocks.len(), &self.layers)
     }
 
-    /// Checks that the stack has a table of relative embeddings if and only if blocks have disentangled attention.
+    /// Returns the table by distance that blocks read, if any does.
+    pub(crate) fn distances(&self) -> Option<Distances> {
+        let attentions = self.blocks.iter().flat_map(BlockConfig::attention);
+        attentions
+            .filter_map(|attention| attention.position.distances())
+            .next()
+    }
+
+    /// Checks that the stack has a table of relative embeddings if and only if blocks read one.
     fn validate_relative_embeddings(&self) -> Result<()> {
         let failed = |reason: &str| Err(Error::InvalidConfig(reason.to_string()));
         let mut is_read = false;
         for block in &self.blocks {
             if let Ok(attention) = block.attention()
-                && let Position::Disentangled(disentangled) = &attention.position
+                && let Some(read) = attention.position.distances()
             {
                 is_read = true;
                 match &self.relative_embeddings {
-                    Some(table) => table.validate(disentangled, block.d_model())?,
+                    Some(table) => table.validate(&read, block.d_model())?,
                     None => {
                         return failed(
-                            "disentangled attention in a stack without relative embeddings; set them with \
+                            "disentangled attention or a gated bias in a stack without relative embeddings; set them with \
                              with_relative_embeddings",
                         );
                     }
@@ -203,9 +211,9 @@ impl StackConfig {
             }
         }
         match self.relative_embeddings.is_some() && !is_read {
-            true => {
-                failed("relative embeddings that no block reads; expected Position::Disentangled")
-            }
+            true => failed(
+                "relative embeddings that no block reads; expected Position::Disentangled or Position::GatedBias",
+            ),
             false => Ok(()),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor, TensorId, bail};
 
 use crate::config::{
-    AlibiConfig, AttentionConfig, DisentangledConfig, HeadsOfRank, PositionTemperature, Precision,
+    AlibiConfig, AttentionConfig, Distances, HeadsOfRank, PositionTemperature, Precision,
     RotaryAxes, RotaryConfig, TemperatureBy,
 };
 use crate::layers::ForwardContext;
@@ -56,7 +56,7 @@ pub struct Pass<'c> {
     layer: RefCell<Layer>,
     /// Keys and values that earlier layers share with later ones, with the layer's index.
     shared: RefCell<Vec<(usize, KeysAndValues)>>,
-    /// The embeddings of relative distances for disentangled attention.
+    /// The embeddings of relative distances for disentangled attention or a gated bias.
     pub relative: Option<Tensor>,
     /// Constants that all passes on a device share.
     pub(crate) constants: Constants,
@@ -73,7 +73,7 @@ pub struct Pass<'c> {
     temperatures: Memo<(TemperatureKey, DType), Option<RotaryTables>>,
     alibi: Memo<(AlibiKey, DType), BiasTensor>,
     chunks: Memo<(usize, DType), Option<Tensor>>,
-    distances: Memo<(DisentangledConfig, bool), (Tensor, DistanceRows)>,
+    distances: Memo<(Distances, bool), (Tensor, DistanceRows)>,
     masks_of_heads: Memo<(TensorId, HeadsOfRank), Tensor>,
     taps: Memo<(usize, bool), Arc<TapTable>>,
     sequence_rows: Memo<(), Arc<Vec<Vec<u32>>>>,
@@ -266,24 +266,24 @@ impl<'c> Pass<'c> {
     /// If there are no embeddings, or their number differs from the configuration.
     pub(crate) fn distances(
         &self,
-        config: &DisentangledConfig,
+        distances: &Distances,
         all: bool,
     ) -> Result<(Tensor, DistanceRows)> {
-        self.distances.get(&(*config, all), || {
+        self.distances.get(&(*distances, all), || {
             let Some(table) = &self.relative else {
                 bail!(
-                    "disentangled attention: no relative embeddings given; run the block in its stack, or see \
+                    "attention: no relative embeddings given; run the block in its stack, or see \
                      ForwardContext::with_relative_embeddings"
                 )
             };
             let rows = match all {
-                true => DistanceRows::of_all(config, self.seq),
-                false => DistanceRows::new(config, self.seq),
+                true => DistanceRows::of_all(distances, self.seq),
+                false => DistanceRows::new(distances, self.seq),
             };
-            let n_rows = 2 * config.span;
+            let n_rows = distances.n_rows();
             if table.rank() != 2 || table.dims()[0] != n_rows {
                 let found = table.dims();
-                bail!("relative embeddings: have shape {found:?}, expected [{n_rows}, d_model]");
+                bail!("relative embeddings: have shape {found:?}, expected {n_rows} rows");
             }
             let table = table.narrow(0, rows.range.start, rows.range.len())?;
             Ok((table, rows))

@@ -401,7 +401,7 @@ impl Stack {
         let inputs = self.inputs_of_layers(&x, pass)?;
         let mut x = self.before_blocks(x, train)?;
         for (i, &block) in self.layers.iter().enumerate() {
-            if self.layer_drop.drops_all(train)? {
+            if self.skips(i, train)? {
                 continue;
             }
             self.enter(i, pass, inputs.as_ref())?;
@@ -422,6 +422,13 @@ impl Stack {
             observer(i, &stages.to_dtype(*dtype)?)?;
         }
         self.after_blocks(x, train)
+    }
+
+    /// Draws whether training skips layer `i`. The first layer of a stack with relative embeddings is never skipped, as in WavLM.
+    #[doc(hidden)]
+    pub fn skips(&self, i: usize, train: bool) -> Result<bool> {
+        let is_kept = i == 0 && self.relative_embeddings().is_some();
+        Ok(!is_kept && self.layer_drop.drops_all(train)?)
     }
 
     /// Returns true if a layer attends to the keys of another layer.

@@ -12,7 +12,7 @@ use super::dropout::{Mask, with_marks};
 use super::engine::Engine;
 use super::kernels::{Data, Reading};
 use super::mixing::Mixing;
-use super::relative_scores::{RelativeTerms, Term};
+use super::relative_scores::{PlacedTerm, RelativeTerms};
 use super::slot::Slot;
 use super::tape::{Reads, Taped};
 use super::value::{Value, on_either};
@@ -98,7 +98,7 @@ impl Taped<Cpu> {
         &self,
         key: &Self,
         value: &Self,
-        relative: Vec<Term<Self>>,
+        relative: Vec<PlacedTerm<Self>>,
         mixing: &Mixing,
     ) -> Result<Self> {
         let operand = |of: &Self, heads: usize, seq: usize| HeadOperand {
@@ -132,7 +132,7 @@ impl Taped<Cpu> {
             soft_cap: mixing.soft_cap,
             relative: mixing
                 .relative
-                .map(|of| RelativeTerms::new(&relative, &of, mixing)),
+                .map(|of| RelativeTerms::new(&relative, &of, mixing.n_heads)),
             biases: mixing.biases.iter().map(bias).collect::<Result<_>>()?,
             sinks: sinks.transpose()?,
             keep: mixing.visible.keep.map(Tensor::contiguous).transpose()?,
@@ -154,7 +154,7 @@ impl Taped<Cpu> {
         let y = Data::from(y);
         let operands = [&step.query, &step.key, &step.value].map(|of| of.slot.place);
         let biases = step.biases.iter().map(|bias| bias.place);
-        let terms = relative.iter().flat_map(Term::asks);
+        let terms = relative.iter().flat_map(PlacedTerm::asks);
         let sinks = step.sinks.iter().map(|(_, place)| *place);
         let asks = operands.into_iter().chain(biases).chain(terms);
         let asks: Vec<Option<usize>> = asks.chain(sinks).collect();

@@ -41,17 +41,38 @@ pub(crate) struct Mixing<'a> {
     pub dropout: Option<(&'a Tensor, f64)>,
 }
 
-/// Position scores for disentangled attention: `scale · (q · keys[row]ᵀ + k · queries[row]ᵀ)` per head, where `row`
-/// depends on the distance between query and key.
+/// Scores by relative position: the sum of `scale · content · table[row]ᵀ` over the terms, per head, where `row` depends on the
+/// distance between query and key.
 #[derive(Clone, Copy)]
 #[doc(hidden)]
 pub struct Relative<'a> {
-    /// The position keys that queries are multiplied by, `[rows, n_heads · head_dim]`.
-    pub keys: Option<&'a Value>,
-    /// The position queries that keys are multiplied by.
-    pub queries: Option<&'a Value>,
+    /// The terms, added in this order.
+    pub terms: &'a [Term<Content, Value>],
     /// The tables' row for each distance `query - key`, from `1 - seq` to `seq - 1`.
     pub rows: &'a [u32],
+    /// A factor on the products.
+    pub scale: f64,
     /// Identifies the map.
     pub name: &'a str,
+}
+
+/// A content, and the table by distance that it is multiplied by.
+#[derive(Clone)]
+#[doc(hidden)]
+pub struct Term<C, T> {
+    pub content: C,
+    /// `[rows, n_heads · width]`.
+    pub table: T,
+}
+
+/// The content in a term. Each head has as many columns of it as of the table.
+#[derive(Clone)]
+#[doc(hidden)]
+pub enum Content {
+    /// The queries, multiplied by position keys.
+    Queries,
+    /// The keys, multiplied by position queries.
+    Keys,
+    /// Other rows for the queries' positions, `[.., n_heads · width]`.
+    OfQueries(Value),
 }

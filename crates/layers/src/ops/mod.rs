@@ -99,7 +99,7 @@ pub(crate) use experts::ExpertColumns;
 pub use gradients::{Collected, collecting};
 pub(crate) use largest::{keep_largest, quantile};
 pub use linear::linear;
-pub(crate) use mixing::{Mixing, Relative};
+pub(crate) use mixing::{Content, Mixing, Relative, Term};
 #[doc(hidden)]
 pub use moments::{Moments, ParameterStep, moment_dtype};
 pub use mse::mse;

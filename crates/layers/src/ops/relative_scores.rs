@@ -1,4 +1,4 @@
-//! Relative position scores in disentangled attention: products between contents and positions.
+//! Relative position scores: products between contents and tables by distance.
 
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::attention::{ContentOf, HeadRows, RelativeScores, RelativeTerm};
@@ -7,7 +7,7 @@ use candle_core::{DType, Result, bail};
 use super::backward::BackwardPass;
 use super::engine::Engine;
 use super::kernels::{Data, Reading};
-use super::mixing::{Mixing, Relative};
+use super::mixing::{Content, Mixing, Relative, Term};
 use super::numbers::Numbers;
 use super::slot::Slot;
 use super::tape::Taped;
@@ -15,12 +15,8 @@ use super::value::{Routed, Value};
 
 const OP: &str = "relative scores";
 
-/// A content, and the position table that it is multiplied by.
-pub(super) struct Term<V> {
-    pub content: V,
-    pub of: ContentOf,
-    pub table: V,
-}
+/// A term's content with the positions that it belongs to.
+pub(super) type PlacedTerm<V> = Term<(V, ContentOf), V>;
 
 impl<'a> Relative<'a> {
     /// Checks shapes and types.
@@ -30,24 +26,30 @@ impl<'a> Relative<'a> {
     pub(super) fn check(&self, query: &Value, mixing: &Mixing) -> Result<()> {
         let (seq, rows) = (mixing.queries, self.rows);
         let last = rows.iter().max().map_or(0, |&last| last as usize + 1);
-        let fits = |table: &&Value| {
+        let fits = |Term { content, table }: &Term<Content, Value>| {
+            let width = match content {
+                Content::Queries | Content::Keys => query.width(),
+                Content::OfQueries(content) => content.width(),
+            };
             let n_rows = table.dims().iter().product::<usize>() / table.width().max(1);
-            table.dtype() == query.dtype() && table.width() == query.width() && n_rows >= last
+            table.dtype() == query.dtype() && table.width() == width && n_rows >= last
         };
-        let mut tables = self.keys.into_iter().chain(self.queries);
         let is_of_itself = mixing.keys == seq && mixing.n_heads == mixing.n_kv_heads;
         let has_rows = rows.len() + 1 == 2 * seq || seq == 0;
-        match is_of_itself && has_rows && tables.all(|table| fits(&table)) {
+        match is_of_itself && has_rows && self.terms.iter().all(fits) {
             true => Ok(()),
-            false => bail!(
-                "{OP}: tables {:?} and {} distances for {seq} queries of width {} and {} keys, expected {last} rows of that \
-                 width in {:?}, {seq} keys and as many heads",
-                [self.keys, self.queries].map(|table| table.map(|table| table.dims().to_vec())),
-                rows.len(),
-                query.width(),
-                mixing.keys,
-                query.dtype()
-            ),
+            false => {
+                let tables = self.terms.iter().map(|term| term.table.dims());
+                bail!(
+                    "{OP}: tables {:?} and {} distances for {seq} queries of width {} and {} keys, expected {last} rows of the \
+                     contents' width in {:?}, {seq} keys and as many heads",
+                    tables.collect::<Vec<_>>(),
+                    rows.len(),
+                    query.width(),
+                    mixing.keys,
+                    query.dtype()
+                )
+            }
         }
     }
 
@@ -56,28 +58,24 @@ impl<'a> Relative<'a> {
         &self,
         query: &Taped<E>,
         key: &Taped<E>,
-    ) -> Result<Vec<Term<Taped<E>>>> {
-        let to_position = self.keys.map(|table| (query, ContentOf::Queries, table));
-        let to_content = self.queries.map(|table| (key, ContentOf::Keys, table));
-        let term = |(content, of, table): (&Taped<E>, ContentOf, &Value)| {
-            Ok(Term {
-                content: content.clone(),
-                of,
-                table: query.on_tape(table)?,
-            })
+    ) -> Result<Vec<PlacedTerm<Taped<E>>>> {
+        let term = |Term { content, table }: &Term<Content, Value>| {
+            let content = match content {
+                Content::Queries => (query.clone(), ContentOf::Queries),
+                Content::Keys => (key.clone(), ContentOf::Keys),
+                Content::OfQueries(content) => (query.on_tape(content)?, ContentOf::Queries),
+            };
+            let table = query.on_tape(table)?;
+            Ok(Term { content, table })
         };
-        to_position
-            .into_iter()
-            .chain(to_content)
-            .map(term)
-            .collect()
+        self.terms.iter().map(term).collect()
     }
 }
 
-impl<E: Engine> Term<Taped<E>> {
+impl<E: Engine> PlacedTerm<Taped<E>> {
     /// Returns the gradients' places.
     pub(super) fn asks(&self) -> [Option<usize>; 2] {
-        [self.content.slot.place, self.table.slot.place]
+        [self.content.0.slot.place, self.table.slot.place]
     }
 }
 
@@ -111,24 +109,23 @@ impl StepHeads {
 
 /// The terms that an attention keeps for its passes.
 pub(super) struct RelativeTerms {
-    terms: Vec<Term<StepHeads>>,
+    terms: Vec<PlacedTerm<StepHeads>>,
     n_heads: usize,
     rows: Vec<u32>,
     scale: f64,
 }
 
 impl RelativeTerms {
-    pub fn new(terms: &[Term<Taped<Cpu>>], relative: &Relative, mixing: &Mixing) -> Self {
-        let term = |term: &Term<Taped<Cpu>>| Term {
-            content: StepHeads::new(&term.content),
-            of: term.of,
-            table: StepHeads::new(&term.table),
+    pub fn new(terms: &[PlacedTerm<Taped<Cpu>>], relative: &Relative, n_heads: usize) -> Self {
+        let term = |Term { content, table }: &PlacedTerm<Taped<Cpu>>| Term {
+            content: (StepHeads::new(&content.0), content.1),
+            table: StepHeads::new(table),
         };
         Self {
             terms: terms.iter().map(term).collect(),
-            n_heads: mixing.n_heads,
+            n_heads,
             rows: relative.rows.to_vec(),
-            scale: mixing.scale,
+            scale: relative.scale,
         }
     }
 
@@ -136,12 +133,12 @@ impl RelativeTerms {
         let readings = self
             .terms
             .iter()
-            .map(|term| [&term.content, &term.table].map(|of| of.data.read()));
+            .map(|term| [&term.content.0, &term.table].map(|of| of.data.read()));
         let readings: Vec<_> = readings.collect();
         let terms = self.terms.iter().zip(&readings);
         let terms = terms.map(|(term, [content, table])| RelativeTerm {
-            content: term.content.heads(content, self.n_heads),
-            of: term.of,
+            content: term.content.0.heads(content, self.n_heads),
+            of: term.content.1,
             table: term.table.heads(table, self.n_heads),
         });
         work(RelativeScores {
@@ -153,10 +150,10 @@ impl RelativeTerms {
 
     /// Returns memory for the gradients of each term's content and table.
     pub fn gradients(&self, dtype: DType) -> Result<Vec<[Numbers; 2]>> {
-        let gradients = |term: &Term<StepHeads>| {
+        let gradients = |term: &PlacedTerm<StepHeads>| {
             let n = |of: &StepHeads| of.rows * of.slot.columns.len();
             Ok([
-                Numbers::new(dtype, n(&term.content))?,
+                Numbers::new(dtype, n(&term.content.0))?,
                 Numbers::zeros(dtype, n(&term.table))?,
             ])
         };
@@ -166,7 +163,7 @@ impl RelativeTerms {
     /// Adds the gradients of contents and tables to the pass.
     pub fn add(&self, pass: &mut BackwardPass<Cpu>, gradients: Vec<[Numbers; 2]>) -> Result<()> {
         for (term, [content, table]) in self.terms.iter().zip(gradients) {
-            pass.add(&term.content.slot, content)?;
+            pass.add(&term.content.0.slot, content)?;
             pass.add(&term.table.slot, table)?;
         }
         Ok(())

@@ -381,11 +381,11 @@ impl AttentionConfig {
         if let Some(eps) = self.value_norm {
             self.norm_of_values(eps).validate_eps()?;
         }
-        let is_made = self.latent.is_some() || matches!(self.position, Position::Disentangled(_));
+        let is_made = self.latent.is_some() || self.position.distances().is_some();
         let makes_fewer = self.shared_keys.is_some() || self.values_are_keys;
         if is_made && (makes_fewer || self.value_norm.is_some()) {
-            let reason = "shared keys, values that are keys and norms of values are of attention without a latent or \
-                          disentangled scores";
+            let reason = "shared keys, values that are keys and norms of values are of attention without a latent, \
+                          disentangled scores or a gated bias";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
         if makes_fewer && self.d_encoder != self.d_model {
@@ -398,8 +398,8 @@ impl AttentionConfig {
         }
         if self.output_gate.is_some() && (is_made || makes_fewer || self.d_encoder != self.d_model)
         {
-            let reason = "output_gate requires self-attention with its own keys and values, without a latent or disentangled \
-                          scores";
+            let reason = "output_gate requires self-attention with its own keys and values, without a latent, disentangled \
+                          scores or a gated bias";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
         if self.window == Some(0) {

@@ -56,7 +56,7 @@ pub struct Packing {
     pub(in crate::layers) role: String,
     /// Pages for all weights that are packed together.
     pub(in crate::layers) pages: LargePages,
-    /// The relative embeddings for disentangled attention, `[2 · span, d_model]`.
+    /// The relative embeddings for disentangled attention or a gated bias, `[n_rows, d_model or n_heads]`.
     pub(in crate::layers) relative: Option<Tensor>,
 }
 

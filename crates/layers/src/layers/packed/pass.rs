@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Result, Tensor, TensorId};
 
 use super::additive::Additive;
 use super::unpadded_rows::{CachedSequences, UnpaddedRows};
-use crate::config::{AttentionConfig, DisentangledConfig, RotaryConfig, getters};
+use crate::config::{AttentionConfig, Distances, RotaryConfig, getters};
 use crate::layers::{AlibiKey, DistanceRows, Memo, Pass, RotaryTables, TemperatureKey};
 use crate::ops::BiasTensor;
 
@@ -25,7 +25,7 @@ pub(crate) struct PassTables {
     temperatures: Memo<TemperatureKey, Option<Arc<Tables>>>,
     alibi: Memo<AlibiKey, Arc<Additive>>,
     chunks: Memo<usize, Option<Arc<Additive>>>,
-    distances: Memo<DisentangledConfig, Arc<DistanceRows>>,
+    distances: Memo<Distances, Arc<DistanceRows>>,
 }
 
 /// The encoder output for every cross-attention of a pass.
@@ -158,12 +158,10 @@ impl<'p> PackedPass<'p> {
     }
 
     /// Returns the rows of relative embeddings for this pass's distances.
-    pub fn distances(self, config: &DisentangledConfig) -> Result<Arc<DistanceRows>> {
+    pub fn distances(self, of: &Distances) -> Result<Arc<DistanceRows>> {
         let seq = self.0.seq;
-        self.0
-            .packed
-            .distances
-            .get(config, || Ok(Arc::new(DistanceRows::new(config, seq))))
+        let rows = || Ok(Arc::new(DistanceRows::new(of, seq)));
+        self.0.packed.distances.get(of, rows)
     }
 
     /// Returns an additive mask that hides keys in other chunks, or `None` if there is only one chunk.

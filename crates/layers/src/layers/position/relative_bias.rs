@@ -79,64 +79,12 @@ impl RelativeBias {
         let rows = constants.table(name, (DType::U32, device), || {
             // From the first key and the last query on.
             let relative = 1 - keys as i64..queries as i64;
-            let rows: Vec<u32> = relative.map(|relative| self.bucket(relative)).collect();
+            let bucket = |relative| self.config.bucket(relative, self.visibility) as u32;
+            let rows: Vec<u32> = relative.map(bucket).collect();
             uploaded(&Tensor::new(rows, &Device::Cpu)?, DType::U32, device)
         })?;
         let table = self.table.to_dtype(wide(self.table.dtype()))?;
         let bias = table.index_select(&rows, 0)?.t()?.contiguous()?;
         Ok(BiasTensor::by_distance(bias))
     }
-
-    /// Returns the table row for a key `relative` positions after the query.
-    fn bucket(&self, relative: i64) -> u32 {
-        let (n_buckets, exact) = (
-            self.config.n_one_sided(self.visibility),
-            self.config.n_exact(self.visibility),
-        );
-        let (first, distance) = match self.visibility {
-            Visibility::Bidirectional if relative > 0 => (n_buckets, relative as usize),
-            Visibility::Bidirectional => (0, relative.unsigned_abs() as usize),
-            Visibility::Causal => (0, (-relative).max(0) as usize),
-        };
-        if distance < exact {
-            return (first + distance) as u32;
-        }
-        // The logarithm is taken in f32 and truncated, as in transformers, so that distances at the edges have the
-        // same bucket.
-        let log = (distance as f32 / exact as f32).ln();
-        let span = (self.config.max_distance as f64 / exact as f64).ln() as f32;
-        let beyond = (log / span * (n_buckets - exact) as f32) as usize;
-        (first + (exact + beyond).min(n_buckets - 1)) as u32
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use candle_core::{DType, Device};
-
-    use super::*;
-
-    fn buckets(visibility: Visibility, relative: &[i64]) -> Vec<u32> {
-        let config = RelativeBiasConfig {
-            n_buckets: 32,
-            max_distance: 128,
-            n_heads: 1,
-        };
-        let vb = candle_nn::VarBuilder::zeros(DType::F32, &Device::Cpu);
-        let bias = RelativeBias::new(&config, visibility, vb).unwrap();
-        relative.iter().map(|&r| bias.bucket(r)).collect()
-    }
-
-    /// Compares with transformers 5.23's `T5Attention._relative_position_bucket`.
-    #[test]
-    fn buckets_are_those_of_t5() {
-        let relative = [
-            -200, -128, -127, -50, -16, -9, -8, -7, -1, 0, 1, 7, 8, 12, 33, 200,
-        ];
-        assert_eq!(buckets(Visibility::Bidirectional, &relative), BIDIRECTIONAL);
-        assert_eq!(buckets(Visibility::Causal, &relative), CAUSAL);
-    }
-
-    const BIDIRECTIONAL: [u32; 16] = [15, 15, 15, 13, 10, 8, 8, 7, 1, 0, 17, 23, 24, 25, 28, 31];
-    const CAUSAL: [u32; 16] = [31, 31, 31, 24, 16, 9, 8, 7, 1, 0, 0, 0, 0, 0, 0, 0];
 }

@@ -1,30 +1,30 @@
-//! The relative embeddings that the blocks of disentangled attention share (DeBERTa).
+//! The table by distance that the blocks of a stack share: relative embeddings (DeBERTa), or a bias that queries gate (WavLM).
 
 use std::{ops::Range, sync::Arc};
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::Init;
 
-use crate::config::{DisentangledConfig, RelativeEmbeddingsConfig, getters};
+use crate::config::{Distances, RelativeEmbeddingsConfig, getters};
 use crate::layers::{Norm, ParameterSource};
 
-/// A table with an embedding for each relative distance or range of distances, normalized if a norm is configured:
-/// transformers' `DebertaV2Encoder.get_rel_embedding`.
+/// A table with a row for each relative distance or range of distances, normalized if a norm is configured: transformers'
+/// `DebertaV2Encoder.get_rel_embedding`, and `rel_attn_embed` in `WavLMAttention`.
 #[derive(Clone, Debug)]
 pub struct RelativeEmbeddings {
-    table: Tensor, // [n_rows, d_model]
+    table: Tensor, // [n_rows, width]
     norm: Option<Norm>,
 }
 
 impl RelativeEmbeddings {
-    /// Creates the layer with `relative_embeddings` `[n_rows, d_model]` and, if configured,
-    /// `relative_embeddings_norm` from `vb`.
+    /// Creates the layer with `relative_embeddings` `[n_rows, width]` and, if configured, `relative_embeddings_norm` from `vb`. The
+    /// width is `d_model` for disentangled attention, and the number of heads for a gated bias.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
     pub fn new<'p>(
         config: &RelativeEmbeddingsConfig,
-        d_model: usize,
+        width: usize,
         vb: impl Into<ParameterSource<'p>>,
     ) -> Result<Self> {
         let vb = vb.into();
@@ -33,7 +33,7 @@ impl RelativeEmbeddings {
             stdev: 0.02,
         };
         let table = vb.pp("relative_embeddings");
-        let table = table.get_with_hints((config.n_rows, d_model), "weight", init)?;
+        let table = table.get_with_hints((config.n_rows, width), "weight", init)?;
         let norm = |norm| Norm::new(norm, vb.pp("relative_embeddings_norm"));
         Ok(Self {
             table,
@@ -42,13 +42,13 @@ impl RelativeEmbeddings {
     }
 
     getters! {
-        /// The table, `[n_rows, d_model]`.
+        /// The table, `[n_rows, width]`.
         table(&self) -> &Tensor => &self.table;
         /// The norm of the rows, if any.
         norm(&self) -> Option<&Norm> => self.norm.as_ref();
     }
 
-    /// Returns the normalized rows, `[n_rows, d_model]`.
+    /// Returns the normalized rows, `[n_rows, width]`.
     pub fn rows(&self) -> Result<Tensor> {
         match &self.norm {
             Some(norm) => norm.forward(&self.table),
@@ -68,23 +68,29 @@ pub(crate) struct DistanceRows {
 
 impl DistanceRows {
     /// Returns the rows for sequences with `seq` positions. The range holds only the rows that they read.
-    pub fn new(config: &DisentangledConfig, seq: usize) -> Self {
-        // A larger distance never has a higher row.
-        let last = (seq as i64 - 1).max(0);
-        Self::within(config.row(-last)..config.row(last) + 1, config, seq)
+    pub fn new(of: &Distances, seq: usize) -> Self {
+        let rows: Vec<usize> = distances(seq).map(|distance| of.row(distance)).collect();
+        let first = rows.iter().copied().min().unwrap_or(0);
+        let last = rows.iter().copied().max().unwrap_or(0);
+        Self::within(first..last + 1, &rows)
     }
 
     /// Returns the rows like [`Self::new`], with all rows of the table in the range.
-    pub fn of_all(config: &DisentangledConfig, seq: usize) -> Self {
-        Self::within(0..2 * config.span, config, seq)
+    pub fn of_all(of: &Distances, seq: usize) -> Self {
+        let rows: Vec<usize> = distances(seq).map(|distance| of.row(distance)).collect();
+        Self::within(0..of.n_rows(), &rows)
     }
 
-    fn within(range: Range<usize>, config: &DisentangledConfig, seq: usize) -> Self {
-        let distances = 1 - seq as i64..seq as i64;
-        let rows = distances.map(|distance| (config.row(distance) - range.start) as u32);
+    fn within(range: Range<usize>, rows: &[usize]) -> Self {
+        let rows = rows.iter().map(|row| (row - range.start) as u32);
         Self {
             rows: rows.collect(),
             range,
         }
     }
+}
+
+/// Returns the distances within a sequence.
+fn distances(seq: usize) -> Range<i64> {
+    1 - seq as i64..seq as i64
 }

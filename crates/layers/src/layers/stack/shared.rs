@@ -23,7 +23,11 @@ impl SharedParts {
     /// Creates the configured layers with parameters from `vb`.
     pub fn new(config: &StackConfig, vb: &ParameterSource) -> Result<Self> {
         let d_model = config.blocks.first().map_or(0, BlockConfig::d_model);
-        let embeddings = |embeddings| RelativeEmbeddings::new(embeddings, d_model, vb.clone());
+        let embeddings = |embeddings| {
+            let read = config.distances();
+            let width = read.map_or(d_model, |read| read.width(d_model));
+            RelativeEmbeddings::new(embeddings, width, vb.clone())
+        };
         let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
         let inputs = |norm| LayerInputs::new(norm, config.layers.len(), d_model, vb);
         let inputs = config.layer_inputs.as_ref().map(inputs);

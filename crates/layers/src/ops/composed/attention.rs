@@ -5,7 +5,7 @@ use candle_core::Result;
 use crate::ops::bias_tensor::four;
 use crate::ops::constants::Hidden;
 use crate::ops::mixing::Mixing;
-use crate::ops::relative_scores::Term;
+use crate::ops::relative_scores::PlacedTerm;
 use crate::ops::slot::Slot;
 use crate::ops::softmax::SoftmaxInput;
 use crate::ops::tape::Reads;
@@ -19,7 +19,7 @@ impl Taped<Composed> {
         &self,
         key: &Self,
         value: &Self,
-        relative: Vec<Term<Self>>,
+        relative: Vec<PlacedTerm<Self>>,
         mixing: &Mixing,
     ) -> Result<Self> {
         let &Mixing {

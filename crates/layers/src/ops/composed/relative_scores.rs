@@ -4,7 +4,7 @@ use candle_blocks_kernels::attention::ContentOf;
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::ops::mixing::{Mixing, Relative};
-use crate::ops::relative_scores::Term;
+use crate::ops::relative_scores::PlacedTerm;
 use crate::ops::slot::Slot;
 
 use super::{Array, Composed, Taped};
@@ -21,7 +21,7 @@ struct Sorted {
 impl Taped<Composed> {
     pub(in crate::ops) fn relative_scores(
         &self,
-        terms: Vec<Term<Self>>,
+        terms: Vec<PlacedTerm<Self>>,
         relative: &Relative,
         mixing: &Mixing,
     ) -> Result<Self> {
@@ -29,14 +29,14 @@ impl Taped<Composed> {
             batch,
             queries: seq,
             n_heads,
-            scale,
             ..
         } = mixing;
+        let scale = relative.scale;
         let dims = vec![batch, n_heads, seq, seq];
-        let asks: Vec<Option<usize>> = terms.iter().flat_map(Term::asks).collect();
+        let asks: Vec<Option<usize>> = terms.iter().flat_map(PlacedTerm::asks).collect();
         if dims.contains(&0) {
             let (zeros, slots) = (self.data.zeros(&dims)?, terms.into_iter());
-            let slots = slots.flat_map(|term| [term.content, term.table]);
+            let slots = slots.flat_map(|term| [term.content.0, term.table]);
             let slots: Vec<_> = slots
                 .map(|of| (of.slot.clone(), of.dims().to_vec()))
                 .collect();
@@ -45,15 +45,15 @@ impl Taped<Composed> {
                 slots.try_for_each(|(slot, dims)| pass.add(slot, dy.zeros(dims)?))
             }));
         }
-        let sorted = |term: &Term<Self>| -> Result<Sorted> {
+        let sorted = |term: &PlacedTerm<Self>| -> Result<Sorted> {
             let by_head = |of: &Self| -> Result<(Array, Slot)> {
                 Ok((by_head(&of.view()?, n_heads)?, of.slot.clone()))
             };
             Ok(Sorted {
-                content: by_head(&term.content)?,
-                of: term.of,
+                content: by_head(&term.content.0)?,
+                of: term.content.1,
                 table: by_head(&term.table)?,
-                ids: ids(term.of, relative, mixing, self.data.device())?,
+                ids: ids(term.content.1, relative, mixing, self.data.device())?,
             })
         };
         let terms = terms.iter().map(sorted).collect::<Result<Vec<_>>>()?;

@@ -8,7 +8,8 @@ use rand::{RngExt, SeedableRng};
 use crate::config::{Activation, NormConfig, NormWeight, Precision, RotaryPairing, Visibility};
 use crate::ops::constants::Constants;
 use crate::ops::{
-    self, BiasTensor, Mixing, Relative, Route, SoftmaxInput, Value, Visible, XieluNumbers,
+    self, BiasTensor, Content, Mixing, Relative, Route, SoftmaxInput, Term, Value, Visible,
+    XieluNumbers,
 };
 
 /// Returns a tensor as a composed value on the CPU.
@@ -416,19 +417,23 @@ fn scores_by_distance_agree() {
     let (batch, seq, n_rows) = (2, 5, 4);
     let rows: Vec<u32> = (0..2 * seq as u32 - 1).map(|d| (d / 2).min(3)).collect();
     let (constants, visible) = (Constants::default(), Visible::default());
-    // Queries, keys and values are columns in one value, as after a fused projection.
+    // Queries, keys, values and gates are columns in one value, as after a fused projection.
     let vars = [
-        random(&[batch, seq, 18], 0.0, 1.0, 1),
+        random(&[batch, seq, 21], 0.0, 1.0, 1),
         random(&[n_rows, 6], 0.0, 1.0, 2),
         random(&[n_rows, 6], 0.0, 1.0, 3),
     ];
-    let attended = |all: Value, tables: [Option<&Tensor>; 2]| {
-        let tables = tables.map(|table| table.map(|table| all.beside(table).unwrap()));
-        let [keys, queries] = tables.each_ref().map(Option::as_ref);
+    // Each of three heads has two columns of a table, or one.
+    type Of = fn(Value) -> Content;
+    let attended = |all: Value, tables: &[Tensor], of: &[Of]| {
+        let terms = of.iter().zip(tables).map(|(of, table)| Term {
+            content: of(all.columns(18..21)),
+            table: all.beside(table).unwrap(),
+        });
         let relative = Relative {
-            keys,
-            queries,
+            terms: &terms.collect::<Vec<_>>(),
             rows: &rows,
+            scale: 0.6,
             name: "of a test",
         };
         let mixing = Mixing {
@@ -441,19 +446,23 @@ fn scores_by_distance_agree() {
         let [query, key, value] = [0, 6, 12].map(|first| all.columns(first..first + 6));
         query.attend(&key, &value, &mixing)?.tensor()
     };
-    type Terms = fn(&[Tensor]) -> [Option<&Tensor>; 2];
-    let cases: [(usize, Terms); 3] = [
-        (3, |a| [Some(&a[1]), Some(&a[2])]),
-        (2, |a| [Some(&a[1]), None]),
-        (2, |a| [None, Some(&a[1])]),
+    let (queries, keys): (Of, Of) = (|_| Content::Queries, |_| Content::Keys);
+    let narrow = random(&[n_rows, 3], 0.0, 1.0, 4);
+    let [all, wide, other] = &vars;
+    let cases: [(Vec<&Var>, &[Of]); 4] = [
+        (vec![all, wide, other], &[queries, keys]),
+        (vec![all, wide], &[queries]),
+        (vec![all, wide], &[keys]),
+        (vec![all, &narrow, wide], &[Content::OfQueries, keys]),
     ];
-    for (i, (n_vars, terms)) in cases.into_iter().enumerate() {
+    for (i, (vars, of)) in cases.into_iter().enumerate() {
+        let vars: Vec<Var> = vars.into_iter().cloned().collect();
         compare(
             &TYPES[..2],
             &format!("terms {i}"),
-            &vars[..n_vars],
-            &|a| attended(Value::of(&a[0])?, terms(a)),
-            &|a| attended(on(&a[0]), terms(a)),
+            &vars,
+            &|a| attended(Value::of(&a[0])?, &a[1..], of),
+            &|a| attended(on(&a[0]), &a[1..], of),
         );
     }
 }

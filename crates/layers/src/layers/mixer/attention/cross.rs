@@ -58,7 +58,7 @@ impl Attention {
                 on_host: encoder.keep.map(|keep| &keep.host),
                 ..Visible::default()
             },
-            positions: None,
+            relative: None,
             added: added.collect(),
             has_mask,
         };

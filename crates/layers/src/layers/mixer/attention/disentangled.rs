@@ -1,15 +1,13 @@
 //! Disentangled attention, which adds terms for the distance between query and key to the scores.
 
-use std::sync::Arc;
-
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::{Attention, QueryKeyValue};
 use crate::config::{
     AttentionConfig, DisentangledConfig, LinearConfig, Position, PositionProjections,
 };
-use crate::layers::{Dropout, DropoutSource, Linear, ParameterSource, pass::Pass, visit::parts};
-use crate::ops::{Relative, Value};
+use crate::layers::{Dropout, DropoutSource, Linear, ParameterSource, visit::parts};
+use crate::ops::{Content, Term, Value};
 
 /// The projections of relative embeddings, if these are not projected like hidden states: see [`DisentangledConfig`].
 #[derive(Clone, Debug)]
@@ -68,59 +66,23 @@ pub(super) fn position_dropout(config: &AttentionConfig) -> Result<Dropout> {
     }
 }
 
-/// The projected relative embeddings of a pass.
-pub(super) struct ProjectedPositions {
-    keys: Option<Value>,
-    queries: Option<Value>,
-    rows: Arc<[u32]>,
-    name: String,
-}
-
-impl ProjectedPositions {
-    /// Returns the terms to add to the scores.
-    pub fn relative(&self) -> Relative<'_> {
-        Relative {
-            keys: self.keys.as_ref(),
-            queries: self.queries.as_ref(),
-            rows: &self.rows,
-            name: &self.name,
-        }
-    }
-}
-
 impl Attention {
-    /// Projects the pass's relative embeddings, if the attention is disentangled.
-    pub(super) fn positions_of(
+    /// Projects a table `[rows, d_model]` of relative embeddings, and returns the terms for scores.
+    pub(super) fn disentangled_terms(
         &self,
-        x: &Value,
-        pass: &Pass,
-    ) -> Result<Option<ProjectedPositions>> {
+        table: &Value,
+        train: bool,
+    ) -> Result<Vec<Term<Content, Value>>> {
         let Position::Disentangled(config) = &self.config.position else {
-            return Ok(None);
+            return Ok(Vec::new());
         };
-        let train = pass.context.train();
-        // Masks cover the whole table, as in transformers.
-        let all = self.position_dropout.is_on(train);
-        let (table, rows) = pass.distances(config, all)?;
-        let table = self.position_dropout.apply(&x.beside(&table)?, train)?;
-        let [keys, queries] = self.project_positions(&table, config, train)?;
-        Ok(Some(ProjectedPositions {
-            keys,
-            queries,
-            rows: rows.rows,
-            name: format!("{} {:?} {all}", config.span, config.max_distance),
-        }))
-    }
-
-    /// Projects a table `[rows, d_model]` of relative embeddings in evaluation: returns `P_k` and `P_q`, as
-    /// configured.
-    pub(crate) fn positions(&self, table: &Tensor) -> Result<[Option<Tensor>; 2]> {
-        let Position::Disentangled(config) = &self.config.position else {
-            return Ok([None, None]);
-        };
-        let [keys, queries] = self.project_positions(&Value::of(table)?, config, false)?;
-        let tensor = |of: Option<Value>| of.map(Value::tensor).transpose();
-        Ok([tensor(keys)?, tensor(queries)?])
+        let tables = self.project_positions(table, config, train)?.into_iter();
+        let terms = tables.zip([Content::Queries, Content::Keys]);
+        let terms = terms.filter_map(|(table, content)| {
+            let table = table?;
+            Some(Term { content, table })
+        });
+        Ok(terms.collect())
     }
 
     /// Returns `P_k` and `P_q`. The configuration may leave out one of them.

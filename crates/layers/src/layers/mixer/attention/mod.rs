@@ -15,13 +15,16 @@ use crate::ops::Value;
 
 mod cross;
 mod disentangled;
+mod gated_bias;
 mod latent;
 mod own;
 mod packed;
 mod query_key_norm;
+mod relative;
 mod scores;
 
 use disentangled::PositionLinears;
+use gated_bias::BiasGate;
 pub use latent::LatentProjections;
 use packed::PackedAttention;
 pub(crate) use query_key_norm::QueryKeyNorms;
@@ -80,6 +83,7 @@ pub struct Attention {
     pub(crate) norms: Option<QueryKeyNorms>,
     positions: PositionLinears,
     position_dropout: Dropout,
+    bias_gate: Option<BiasGate>,
     /// `[n_heads]`.
     sinks: Option<Tensor>,
     dropout: Dropout,
@@ -91,7 +95,8 @@ pub struct Attention {
 impl Attention {
     /// Creates the layer with parameters from `vb`: `query`, `key` and `value` (or the fused `query_key_value` if
     /// `vb` contains it, or the parts of [`LatentProjections`]), and `output`. If configured, also `gate`, `sub_norm`,
-    /// `query_norm`, `key_norm`, `position_key`, `position_query` and `sinks.weight` `[n_heads]`.
+    /// `query_norm`, `key_norm`, `position_key`, `position_query`, `position_gate`, `position_gate_factor.weight` `[n_heads, 1, 1]` and
+    /// `sinks.weight` `[n_heads]`.
     ///
     /// # Errors
     /// If the configuration is invalid, a parameter is missing or has another shape, or a fused projection would need
@@ -150,6 +155,7 @@ impl Attention {
             norms,
             positions: PositionLinears::new(config, &vb)?,
             position_dropout: disentangled::position_dropout(config)?,
+            bias_gate: BiasGate::new(config, &vb)?,
             sinks: sinks.transpose()?,
             dropout: Dropout::new(config.dropout, DropoutSource::default())?,
             config: config.clone(),
@@ -236,8 +242,8 @@ impl Attention {
     }
 }
 
-parts!(Attention: Self { projections, positions, gate, output, position_dropout, dropout, packed, .. }
-    => [projections, positions, position_dropout, dropout, packed] [gate, output]);
+parts!(Attention: Self { projections, positions, bias_gate, gate, output, position_dropout, dropout, packed, .. }
+    => [projections, positions, bias_gate, position_dropout, dropout, packed] [gate, output]);
 
 impl ModuleT for Attention {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

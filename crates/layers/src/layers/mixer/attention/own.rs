@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::disentangled::ProjectedPositions;
 use super::query_key_norm::normalized;
+use super::relative::RelativeTerms;
 use super::scores::{Attended, rows};
 use super::{Attention, QueryKeyValue};
 use crate::layers::{mask::KeySource, pass::KeysAndValues, pass::Pass, state::LayerState};
@@ -26,10 +26,10 @@ impl Attention {
             return packed.apply(x, pass, state, residual);
         }
         let (query, made) = self.project(x, pass)?;
-        let positions = self.positions_of(x, pass)?;
+        let relative = self.relative_terms(x, pass)?;
         let Some(made) = made else {
             let shared = pass.shared_keys(&self.config)?;
-            return self.attend_own(&query, shared, positions, pass, x, residual);
+            return self.attend_own(&query, shared, relative, pass, x, residual);
         };
         let (kept, keys) = match state {
             None => (made, pass.seq),
@@ -50,7 +50,7 @@ impl Attention {
         };
         let attended = KeysAndValues { key, value, keys };
         pass.share_keys(&attended);
-        self.attend_own(&query, attended, positions, pass, x, residual)
+        self.attend_own(&query, attended, relative, pass, x, residual)
     }
 
     /// Computes attention to these keys and values. The last of them belong to the queries' positions.
@@ -58,7 +58,7 @@ impl Attention {
         &self,
         query: &Value,
         KeysAndValues { key, value, keys }: KeysAndValues,
-        positions: Option<ProjectedPositions>,
+        relative: Option<RelativeTerms>,
         pass: &Pass,
         x: &Value,
         residual: Option<&Value>,
@@ -78,7 +78,7 @@ impl Attention {
                 window: self.config.window,
                 first_query: keys - pass.seq,
             },
-            positions,
+            relative,
             added: added.collect::<Result<_>>()?,
             has_mask: pass.context.mask().additive().is_some() || self.config.chunk.is_some(),
         };

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Attention, disentangled::ProjectedPositions};
+use super::{Attention, relative::RelativeTerms};
 use crate::config::{OutputGate, OutputGateSpan, Position};
 use crate::layers::mask::{KeySource, check_additive};
 use crate::layers::pass::Pass;
@@ -15,8 +15,8 @@ pub(super) struct Attended<'a> {
     /// The kind of keys, and their number in each sequence.
     pub keys: (KeySource, usize),
     pub visible: Visible<'a>,
-    /// The projected relative embeddings, for disentangled attention.
-    pub positions: Option<ProjectedPositions>,
+    /// The scores by distance from the stack's table.
+    pub relative: Option<RelativeTerms>,
     /// Added to the scores.
     pub added: Vec<BiasTensor>,
     /// True if the additive mask may hide keys.
@@ -72,7 +72,7 @@ impl Attention {
             value,
             keys,
             visible,
-            positions,
+            relative,
             added,
             has_mask,
         } = attended;
@@ -104,7 +104,7 @@ impl Attention {
             scale: config.scale,
             soft_cap: config.soft_cap,
             biases: &biases,
-            relative: positions.as_ref().map(ProjectedPositions::relative),
+            relative: relative.as_ref().map(RelativeTerms::relative),
             sinks: sinks.as_ref(),
             visible,
             has_mask: *has_mask,

@@ -16,6 +16,7 @@ use candle_blocks_kernels::{Cpu, rows::RowNorm, rows::Source, scratch};
 use candle_core::{DType, Device, Result, bail};
 
 use self::{latent::PackedLatent, own::ProjectionSteps, prepare::RotateBy};
+use super::gated_bias::BiasGate;
 use crate::config::{AttentionConfig, Precision};
 use crate::layers::linear::packed::PackedProduct;
 use crate::layers::norm::packed::{SpanNorms, row_norm};
@@ -45,7 +46,7 @@ pub(crate) struct PackedAttention {
 
 #[derive(Clone)]
 enum Projections {
-    /// Self-attention: query, key, value and, if there is one, the gate are projected from the input.
+    /// Self-attention: query, key, value and the gates, if there are any, are projected from the input.
     Input(PackedProduct),
     /// Self-attention to an earlier layer's keys and values: only the query is projected.
     Query(PackedProduct),
@@ -67,8 +68,8 @@ impl Attention {
     /// Packs the weights of self-attention for inference on the CPU.
     ///
     /// # Errors
-    /// If the layer is not on the CPU or is f64, if the keys are not computed from the input, or if the attention is
-    /// disentangled: its relative embeddings belong to a stack.
+    /// If the layer is not on the CPU or is f64, if the keys are not computed from the input, or if the attention reads its
+    /// stack's relative embeddings.
     pub fn pack(&self, precision: Precision) -> Result<Self> {
         Packing::whole(precision, |packing| self.packed(packing))
     }
@@ -107,9 +108,15 @@ impl PackedAttention {
                 config.d_model
             );
         }
-        let gate = attention.gate().map(|gate| ("gate", gate));
+        let bias_gate = attention.bias_gate.as_ref().map(BiasGate::of_all_heads);
+        let bias_gate = bias_gate.transpose()?;
+        let gates = [
+            ("gate", attention.gate()),
+            ("position_gate", bias_gate.as_ref()),
+        ];
         let joined = |parts: &[(&str, &Linear)]| {
-            let parts: Vec<_> = parts.iter().copied().chain(gate).collect();
+            let gates = gates.iter().filter_map(|&(role, gate)| Some((role, gate?)));
+            let parts: Vec<_> = parts.iter().copied().chain(gates).collect();
             PackedProduct::joined(packing, &parts).map(Projections::Input)
         };
         let projections = match attention.projections() {

@@ -9,7 +9,9 @@ use candle_core::{Result, bail};
 use super::mix::{AttentionOutput, MixInput, Scored};
 use super::prepare::{HeadRotation, Prepare, ProjectedColumns, RotateBy};
 use super::{
-    AttentionCall, PackedAttention, PackedLatent, groups::for_groups, positions::PackedPositions,
+    AttentionCall, PackedAttention, PackedLatent,
+    groups::for_groups,
+    positions::{PackedPositions, ProjectedContents},
 };
 use crate::config::OutputGate;
 use crate::layers::linear::packed::PackedProduct;
@@ -25,7 +27,7 @@ struct Own<'a> {
     steps: ProjectionSteps<'a>,
     /// The number of positions before the pass, and the sequences' origins if padding precedes some.
     seen: (usize, Option<&'a [Origin]>),
-    /// The relative embeddings, if attention is disentangled.
+    /// The scores by distance, if attention has any.
     positions: Option<(&'a PackedPositions, Arc<DistanceRows>)>,
 }
 
@@ -110,7 +112,7 @@ impl PackedAttention {
             steps,
             seen: (pass.seen(), pass.sequences().map(|of| &of.origins[..])),
             positions: match &self.positions {
-                Some(of) => Some((of, pass.distances(&of.config)?)),
+                Some(of) => Some((of, pass.distances(&of.distances)?)),
                 None => None,
             },
         };
@@ -246,8 +248,13 @@ impl Own<'_> {
             let Some((positions, distances)) = &self.positions else {
                 return self.of.mix(&attended, part.output);
             };
-            let contents = (heads(0), heads(q), part.rows.n_rows());
-            positions.with(distances, contents, &self.of.config, |relative| {
+            let contents = ProjectedContents {
+                queries: heads(0),
+                keys: heads(q),
+                logits: heads(q + 2 * kv),
+                n_rows: part.rows.n_rows(),
+            };
+            positions.with(cpu, distances, contents, &self.of.config, |relative| {
                 let attended = MixInput {
                     relative: Some(relative),
                     ..attended

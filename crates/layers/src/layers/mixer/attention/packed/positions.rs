@@ -1,85 +1,182 @@
-//! Disentangled attention terms for packed attention.
+//! The scores by distance in packed attention.
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::Slice;
 use candle_blocks_kernels::attention::{ContentOf, HeadRows, Heads, RelativeScores, RelativeTerm};
+use candle_blocks_kernels::{Cpu, Slice, memory::lend, scratch};
 use candle_core::{Result, bail};
 
 use super::Packing;
-use crate::config::{AttentionConfig, DisentangledConfig, Position};
+use crate::config::{Activation, AttentionConfig, Distances};
 use crate::layers::packed::elements;
 use crate::layers::{Attention, DistanceRows};
+use crate::ops::{Content, Value, activation_kernel};
 
-/// The relative embeddings projected to position keys and queries, `[2 · span, n_heads · head_dim]`. In evaluation
-/// they are constants.
+scratch! {
+    /// The gates of all queries on their biases.
+    BIAS_GATES
+}
+scratch! {
+    /// The two logits of each gate.
+    GATE_LOGITS
+}
+
+/// The terms by distance. In evaluation their tables are constants.
 #[derive(Clone)]
 pub(super) struct PackedPositions {
-    pub config: DisentangledConfig,
-    terms: Vec<(ContentOf, Arc<[f32]>)>,
+    pub distances: Distances,
+    terms: Vec<PackedTerm>,
+}
+
+#[derive(Clone)]
+struct PackedTerm {
+    content: PackedContent,
+    /// `[n_rows, n_heads · width]`.
+    table: Arc<[f32]>,
+}
+
+#[derive(Clone)]
+enum PackedContent {
+    Projected(ContentOf),
+    /// A gate for each query and head, from two logits; the second has the factor of its head.
+    Gate(Arc<[f32]>),
+}
+
+/// The projected rows that terms read.
+#[derive(Clone, Copy)]
+pub(super) struct ProjectedContents<'a> {
+    pub queries: Heads<'a>,
+    pub keys: Heads<'a>,
+    /// `[n_rows, 2 · n_heads]`, if a bias is gated.
+    pub logits: Heads<'a>,
+    pub n_rows: usize,
 }
 
 impl PackedPositions {
     /// # Errors
-    /// If the attention is disentangled, and is packed without its stack's relative embeddings.
+    /// If the attention reads its stack's table by distance, and is packed without it.
     pub fn new(packing: &Packing, attention: &Attention) -> Result<Option<Self>> {
-        let Position::Disentangled(config) = &attention.config().position else {
+        let Some(distances) = attention.config().position.distances() else {
             return Ok(None);
         };
         let Some(table) = &packing.relative else {
-            bail!(
-                "pack: disentangled attention reads the relative embeddings of its stack; pack the stack"
-            );
+            bail!("pack: attention reads the relative embeddings of its stack; pack the stack");
         };
-        let [keys, queries] = attention.positions(table)?;
-        let both = [(ContentOf::Queries, keys), (ContentOf::Keys, queries)];
-        let terms = both
-            .into_iter()
-            .filter_map(|(of, table)| Some((of, table?)));
-        let terms = terms.map(|(of, table)| Ok((of, elements(&table)?.into())));
-        Ok(Some(Self {
-            config: *config,
-            terms: terms.collect::<Result<_>>()?,
-        }))
+        let terms = match &attention.bias_gate {
+            Some(gate) => vec![PackedTerm {
+                content: PackedContent::Gate(elements(&gate.factor().flatten_all()?)?.into()),
+                table: elements(table)?.into(),
+            }],
+            None => {
+                let terms = attention.disentangled_terms(&Value::of(table)?, false)?;
+                let terms = terms.into_iter().map(|term| {
+                    Ok(PackedTerm {
+                        content: PackedContent::Projected(match term.content {
+                            Content::Keys => ContentOf::Keys,
+                            Content::Queries | Content::OfQueries(_) => ContentOf::Queries,
+                        }),
+                        table: elements(&term.table.tensor()?)?.into(),
+                    })
+                });
+                terms.collect::<Result<_>>()?
+            }
+        };
+        Ok(Some(Self { distances, terms }))
     }
 
     pub fn n_terms(&self) -> usize {
         self.terms.len()
     }
 
-    /// Runs `work` with the terms. `queries` and `keys` have `rows` rows.
+    /// Runs `work` with the terms.
     pub fn with<R>(
         &self,
-        distances: &DistanceRows,
-        (queries, keys, rows): (Heads, Heads, usize),
+        cpu: Cpu,
+        rows: &DistanceRows,
+        contents: ProjectedContents,
         attention: &AttentionConfig,
         work: impl FnOnce(RelativeScores) -> R,
     ) -> R {
-        let columns = attention.query_width();
-        let heads_of = |data, seq, row_stride, offset| HeadRows {
-            data: Slice::F32(data),
-            seq,
-            heads: attention.n_heads,
-            head_dim: attention.head_dim,
-            row_stride,
-            offset,
+        let n_heads = attention.n_heads;
+        let is_gated = |term: &PackedTerm| matches!(term.content, PackedContent::Gate(_));
+        let n_gates = match self.terms.iter().any(is_gated) {
+            true => contents.n_rows * n_heads,
+            false => 0,
         };
-        let terms = self.terms.iter().map(|(of, table)| {
-            let content = match of {
-                ContentOf::Queries => queries,
-                ContentOf::Keys => keys,
-            };
-            let table = &table[distances.range.start * columns..distances.range.end * columns];
-            RelativeTerm {
-                content: heads_of(content.data, rows, content.row_stride, content.offset),
-                of: *of,
-                table: heads_of(table, distances.range.len(), columns, 0),
+        lend(BIAS_GATES, n_gates, |gates: &mut [f32]| {
+            for term in &self.terms {
+                if let PackedContent::Gate(factors) = &term.content {
+                    open_gates(cpu, contents.logits, factors, gates);
+                }
             }
-        });
-        work(RelativeScores {
-            terms: &terms.collect::<Vec<_>>(),
-            rows: &distances.rows,
-            scale: attention.scale,
+            let heads_of = |of, seq, head_dim| head_rows(of, [seq, n_heads, head_dim]);
+            let terms = self.terms.iter().map(|PackedTerm { content, table }| {
+                let (heads, of, width) = match content {
+                    PackedContent::Projected(of) => {
+                        let heads = match of {
+                            ContentOf::Queries => contents.queries,
+                            ContentOf::Keys => contents.keys,
+                        };
+                        (heads, *of, attention.head_dim)
+                    }
+                    PackedContent::Gate(_) => {
+                        let heads = Heads {
+                            data: &*gates,
+                            row_stride: n_heads,
+                            offset: 0,
+                        };
+                        (heads, ContentOf::Queries, 1)
+                    }
+                };
+                let columns = n_heads * width;
+                let table = Heads {
+                    data: &table[rows.range.start * columns..rows.range.end * columns],
+                    row_stride: columns,
+                    offset: 0,
+                };
+                RelativeTerm {
+                    content: heads_of(heads, contents.n_rows, width),
+                    of,
+                    table: heads_of(table, rows.range.len(), width),
+                }
+            });
+            work(RelativeScores {
+                terms: &terms.collect::<Vec<_>>(),
+                rows: &rows.rows,
+                scale: self.distances.scale(attention.scale),
+            })
         })
     }
+}
+
+fn head_rows(of: Heads, [seq, heads, head_dim]: [usize; 3]) -> HeadRows {
+    HeadRows {
+        data: Slice::F32(of.data),
+        seq,
+        heads,
+        head_dim,
+        row_stride: of.row_stride,
+        offset: of.offset,
+    }
+}
+
+/// Computes `σ(a) · (σ(b) · factor - 1) + 2` for each row and head, where a row of `logits` has all heads' `a`, then their `b`.
+fn open_gates(cpu: Cpu, logits: Heads, factors: &[f32], gates: &mut [f32]) {
+    let n_heads = factors.len();
+    lend(GATE_LOGITS, 4 * gates.len(), |rows: &mut [f32]| {
+        let (from, shares) = rows.split_at_mut(2 * gates.len());
+        for (i, row) in from.chunks_exact_mut(2 * n_heads).enumerate() {
+            let start = i * logits.row_stride + logits.offset;
+            row.copy_from_slice(&logits.data[start..start + 2 * n_heads]);
+        }
+        let sigmoid = activation_kernel(Activation::Sigmoid);
+        sigmoid.forward(cpu, (&*from).into(), (&mut *shares).into());
+        let shares = shares.chunks_exact(2 * n_heads);
+        for (gates, shares) in gates.chunks_exact_mut(n_heads).zip(shares) {
+            let (a, b) = shares.split_at(n_heads);
+            for (head, gate) in gates.iter_mut().enumerate() {
+                *gate = a[head] * (b[head] * factors[head] - 1.0) + 2.0;
+            }
+        }
+    });
 }
