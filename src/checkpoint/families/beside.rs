@@ -28,7 +28,7 @@ const OTHER_PARTS: [&str; 43] = [
     "*visual_embeddings_table.*",
     "*layerwise_projectors.*",
     "*spatial_projectors.*",
-    "*patch_merger.*",
+    "*merger.*",
     "*perceive.*",
     "*view_seperator",
     "*sam_model.*",
