@@ -274,6 +274,21 @@ fn tensors_that_do_not_fit_name_the_keys_that_they_depend_on() {
 }
 
 #[test]
+fn a_block_that_predicts_no_further_token_is_not_left_out() {
+    if !is_present("gguf-architectures") {
+        return;
+    }
+    for (name, n_blocks) in [("glm4moe", 2), ("qwen35", 2)] {
+        let key = format!("{name}.nextn_predict_layers");
+        let said = opened(name, &[(&key, whole(n_blocks))]).unwrap_err();
+        let said = said.to_string();
+        for part in [&key, "nextn.eh_proj.weight", "model.gguf"] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
+}
+
+#[test]
 fn keys_that_contradict_others_name_both() {
     if !is_present("gguf-architectures") {
         return;

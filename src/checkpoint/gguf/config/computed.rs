@@ -146,9 +146,17 @@ impl Keys<'_> {
         let unused = self
             .optional("nextn_predict_layers")
             .and_then(|n| n.as_u64());
-        Ok(self
-            .size("block_count")?
-            .saturating_sub(unused.unwrap_or(0) as usize))
+        let unused = unused.unwrap_or(0) as usize;
+        let n_blocks = self.size("block_count")?.saturating_sub(unused);
+        let has = |name: &str| self.exists(&format!("blk.{n_blocks}.{name}"));
+        if unused > 0 && has("attn_norm.weight") && !has("nextn.eh_proj.weight") {
+            let reason = format!(
+                "is {unused}, but block {n_blocks} has no tensor \"nextn.eh_proj.weight\", so that it does not predict a further token; \
+                 expected the number of blocks that do, which are the last"
+            );
+            return Err(self.error("nextn_predict_layers", reason));
+        }
+        Ok(n_blocks)
     }
 
     /// The share that turns in each head; with `whole`, other heads than the width divided by their number are refused.
