@@ -225,7 +225,7 @@ impl Draws {
             let attention = block.attention().unwrap();
             let is_of_any_width =
                 attention.temperature.is_none() && attention.query_key_norm.is_none();
-            is_of_any_width && block.d_model() % attention.n_heads == 0
+            is_of_any_width && block.d_model().is_multiple_of(attention.n_heads)
         };
         if span == 4 && stack.blocks.iter().all(is_divided) {
             let n_heads = stack.blocks[0].attention().unwrap().n_heads;

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::query_key_norm::normalized;
-use super::relative::RelativeTerms;
+use super::relative::DistanceTerms;
 use super::scores::{Attended, rows};
 use super::{Attention, QueryKeyValue};
 use crate::layers::{mask::KeySource, pass::KeysAndValues, pass::Pass, state::LayerState};
@@ -58,7 +58,7 @@ impl Attention {
         &self,
         query: &Value,
         KeysAndValues { key, value, keys }: KeysAndValues,
-        relative: Option<RelativeTerms>,
+        relative: Option<DistanceTerms>,
         pass: &Pass,
         x: &Value,
         residual: Option<&Value>,

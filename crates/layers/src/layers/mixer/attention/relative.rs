@@ -9,14 +9,14 @@ use crate::layers::pass::Pass;
 use crate::ops::{Content, Relative, Term, Value};
 
 /// The terms of a pass by distance.
-pub(super) struct RelativeTerms {
+pub(super) struct DistanceTerms {
     terms: Vec<Term<Content, Value>>,
     rows: Arc<[u32]>,
     scale: f64,
     name: String,
 }
 
-impl RelativeTerms {
+impl DistanceTerms {
     /// Returns the terms to add to the scores.
     pub fn relative(&self) -> Relative<'_> {
         Relative {
@@ -30,7 +30,7 @@ impl RelativeTerms {
 
 impl Attention {
     /// Returns the terms for the input `x`, if the attention has any.
-    pub(super) fn relative_terms(&self, x: &Value, pass: &Pass) -> Result<Option<RelativeTerms>> {
+    pub(super) fn relative_terms(&self, x: &Value, pass: &Pass) -> Result<Option<DistanceTerms>> {
         let Some(distances) = self.config.position.distances() else {
             return Ok(None);
         };
@@ -43,7 +43,7 @@ impl Attention {
             Some(gate) => vec![gate.term(x, table.widened()?, train)?],
             None => self.disentangled_terms(&table, train)?,
         };
-        Ok(Some(RelativeTerms {
+        Ok(Some(DistanceTerms {
             terms,
             rows: rows.rows,
             scale: distances.scale(self.config.scale),

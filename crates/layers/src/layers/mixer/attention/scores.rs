@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Attention, relative::RelativeTerms};
+use super::{Attention, relative::DistanceTerms};
 use crate::config::{OutputGate, OutputGateSpan, Position};
 use crate::layers::mask::{KeySource, check_additive};
 use crate::layers::pass::Pass;
@@ -16,7 +16,7 @@ pub(super) struct Attended<'a> {
     pub keys: (KeySource, usize),
     pub visible: Visible<'a>,
     /// The scores by distance from the stack's table.
-    pub relative: Option<RelativeTerms>,
+    pub relative: Option<DistanceTerms>,
     /// Added to the scores.
     pub added: Vec<BiasTensor>,
     /// True if the additive mask may hide keys.
@@ -104,7 +104,7 @@ impl Attention {
             scale: config.scale,
             soft_cap: config.soft_cap,
             biases: &biases,
-            relative: relative.as_ref().map(RelativeTerms::relative),
+            relative: relative.as_ref().map(DistanceTerms::relative),
             sinks: sinks.as_ref(),
             visible,
             has_mask: *has_mask,
