@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_blocks_media::pictures::{
-    Backend, Filter, Image, Order, Pixels, Preprocessing, Size, TargetSize,
+    Backend, Filter, Image, Order, Pixels, Preprocessing, Size, TargetSize, TransparentColor,
 };
 use candle_core::{DType, Device, Tensor};
 use serde::Deserialize;
@@ -249,6 +249,10 @@ fn steps(json: &ConfigJson, class: &ProcessorClass) -> Result<Preprocessing> {
     Ok(Preprocessing {
         backend: Backend::default(),
         order: class.order,
+        transparent: match json.flag(&["do_convert_rgb"], class.converts_to_rgb)? {
+            true => TransparentColor::White,
+            false => TransparentColor::Kept,
+        },
         resize,
         crop,
         pad,

@@ -18,6 +18,8 @@ pub(super) struct ProcessorClass {
     /// The mean and standard deviation of each channel.
     pub normalization: [[f64; 3]; 2],
     pub order: Order,
+    /// `do_convert_rgb` unless a file says otherwise.
+    pub converts_to_rgb: bool,
 }
 
 const SQUARE: Size = Size {
@@ -39,6 +41,7 @@ const CLIP_PROCESSOR: ProcessorClass = ProcessorClass {
     filter: Filter::Bicubic,
     crop: (SQUARE, true),
     normalization: CLIP,
+    converts_to_rgb: true,
     ..VIT
 };
 
@@ -51,6 +54,7 @@ const VIT: ProcessorClass = ProcessorClass {
     crop: (SQUARE, false),
     normalization: HALVES,
     order: Order::ResizeFirst,
+    converts_to_rgb: false,
 };
 
 /// The processors whose steps are read
@@ -85,6 +89,7 @@ pub(super) const CLASSES: [ProcessorClass; 7] = [
         model_types: &["siglip", "siglip_vision_model"],
         is_square: false,
         filter: Filter::Bicubic,
+        converts_to_rgb: true,
         ..VIT
     },
     ProcessorClass {

@@ -75,3 +75,26 @@ fn values_that_are_resized_as_floats_are_close_to_dinov3s() {
         assert!(largest <= 2e-6, "{case}: {largest}");
     }
 }
+
+/// A color that a file without an alpha channel declares as transparent is white for processors that convert to RGB.
+#[test]
+fn transparent_colors_are_those_of_transformers() {
+    if !is_present("pictures") {
+        return;
+    }
+    let text = fs::read_to_string(pictures("transparent/means.json")).unwrap();
+    let cases: Vec<(String, String, [f64; 3])> = serde_json::from_str(&text).unwrap();
+    assert_eq!(cases.len(), 6 * 9);
+    for (class, file, expected) in cases {
+        let processor = opened(&format!(r#"{{"image_processor_type": "{class}"}}"#));
+        let image = Image::open(pictures(&format!("transparent/{file}"))).unwrap();
+        let values = numbers(&values(&processor, &image));
+        for (plane, expected) in values.chunks(values.len() / 3).zip(expected) {
+            let mean = plane.iter().copied().map(f64::from).sum::<f64>() / plane.len() as f64;
+            assert!(
+                (mean - expected).abs() < 1e-6,
+                "{class} {file}: {mean}, not {expected}"
+            );
+        }
+    }
+}

@@ -10,6 +10,7 @@ use candle_blocks_base::{Error, Result};
 
 use super::image::Image;
 use super::jpeg;
+use super::transparent;
 
 /// The most pixels that an image may have. PIL refuses larger ones as a "decompression bomb".
 const MAX_PIXELS: u64 = 178_956_970;
@@ -104,12 +105,18 @@ impl Image {
             ColorType::La16 if bytes.get(25) == Some(&0) => Samples::GrayWithAlpha,
             color => Samples::Of(color),
         };
+        let mut transparent = None;
         let rgb = if format == ImageFormat::Jpeg {
             let pixels = jpeg::decode(bytes, width as usize, height as usize);
             Some(pixels.map_err(of_jpeg)?)
         } else {
             let mut samples = vec![0; decoder.total_bytes() as usize];
             decoder.read_image(&mut samples).map_err(damaged)?;
+            transparent = match format {
+                ImageFormat::Png => transparent::of_png(bytes),
+                ImageFormat::Gif => transparent::of_gif(&samples),
+                _ => None,
+            };
             to_rgb(color, samples)
         };
         let rgb = rgb.ok_or_else(|| {
@@ -124,11 +131,8 @@ impl Image {
         });
         let upright = upright.ok_or_else(|| fail("has fewer pixels than it says".into()))?;
         let (width, height) = upright.dimensions();
-        Ok(Image::made(
-            width as usize,
-            height as usize,
-            upright.into_raw(),
-        ))
+        let image = Image::made(width as usize, height as usize, upright.into_raw());
+        Ok(image.with_transparent(transparent))
     }
 }
 

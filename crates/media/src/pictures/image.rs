@@ -10,6 +10,8 @@ pub struct Image {
     width: usize,
     height: usize,
     bytes: Vec<u8>,
+    /// The color that its file declares as transparent.
+    transparent: Option<[u8; 3]>,
 }
 
 impl Image {
@@ -28,11 +30,7 @@ impl Image {
             );
             return Err(Error::input("image", reason));
         }
-        Ok(Self {
-            width,
-            height,
-            bytes,
-        })
+        Ok(Self::made(width, height, bytes))
     }
 
     /// Makes an image whose length has been checked.
@@ -42,7 +40,28 @@ impl Image {
             width,
             height,
             bytes,
+            transparent: None,
         }
+    }
+
+    /// Returns the image with this color as the transparent one.
+    pub(super) fn with_transparent(self, transparent: Option<[u8; 3]>) -> Self {
+        Self {
+            transparent,
+            ..self
+        }
+    }
+
+    /// Returns the image on a white background, if its file declares a color as transparent.
+    pub(super) fn on_white(&self) -> Option<Self> {
+        let color = self.transparent?;
+        let mut image = self.clone();
+        for pixel in image.bytes.chunks_exact_mut(3) {
+            if *pixel == color {
+                pixel.fill(255);
+            }
+        }
+        Some(image)
     }
 
     /// Returns the width in pixels.

@@ -15,10 +15,11 @@ mod preprocessing;
 mod resize;
 mod size;
 mod taps;
+mod transparent;
 
 pub use backend::Backend;
 pub use filter::Filter;
 pub use image::Image;
-pub use preprocessing::{Order, Pixels, Preprocessing};
+pub use preprocessing::{Order, Pixels, Preprocessing, TransparentColor};
 pub use resize::resize;
 pub use size::{Size, TargetSize};

@@ -18,6 +18,16 @@ pub enum Order {
     RescaleFirst,
 }
 
+/// The treatment of the color that a file without an alpha channel declares as transparent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransparentColor {
+    /// It is a color like any other.
+    #[default]
+    Kept,
+    /// It becomes white (`do_convert_rgb`).
+    White,
+}
+
 /// The steps in transformers' image processors: resize, crop, rescale, normalize. A step that is `None` is left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preprocessing {
@@ -25,6 +35,8 @@ pub struct Preprocessing {
     pub backend: Backend,
     /// The order between rescaling and resizing.
     pub order: Order,
+    /// The first step, for a transparent color.
+    pub transparent: TransparentColor,
     /// The size after resizing, with the filter.
     pub resize: Option<(TargetSize, Filter)>,
     /// The window that is cut from the middle.
@@ -52,6 +64,11 @@ impl Preprocessing {
     /// # Errors
     /// If the image cannot be resized, or is larger than the size to which it is padded.
     pub fn pixels(&self, image: &Image) -> Result<Pixels> {
+        let on_white = match self.transparent {
+            TransparentColor::Kept => None,
+            TransparentColor::White => image.on_white(),
+        };
+        let image = on_white.as_ref().unwrap_or(image);
         let pixels = match (self.order, self.resize) {
             (Order::RescaleFirst, Some((size, filter))) if self.rescale.is_some() => {
                 self.rescaled_first(image, size, filter)?
