@@ -1,6 +1,7 @@
 //! `candle-blocks classify`: scores labels for each line in a file.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -57,7 +58,7 @@ pub struct Args {
     /// Print or write lines of JSON with the N best of the model's labels: `labels` and `scores`, the best first [default for
     /// images: 5].
     #[arg(long, value_name = "N", conflicts_with = "labels")]
-    top_k: Option<usize>,
+    top_k: Option<NonZeroUsize>,
     #[command(flatten)]
     zero_shot: ZeroShotArgs,
     #[command(flatten)]
@@ -84,7 +85,7 @@ pub fn classify(args: &Args) -> Result<CommandOutcome> {
         return task.classify(&ScoreSettings {
             zero_shot: &args.zero_shot,
             function_to_apply: args.function_to_apply,
-            top_k: args.top_k,
+            top_k: args.top_k.map(NonZeroUsize::get),
             output: args.task.output.as_ref(),
         });
     }
@@ -125,7 +126,7 @@ pub fn classify(args: &Args) -> Result<CommandOutcome> {
         options = options.function_to_apply(function);
     }
     let mut ranked = match args.top_k {
-        Some(n) => Some((n, args.task.results(&path)?)),
+        Some(n) => Some((n.get(), args.task.results(&path)?)),
         None => None,
     };
     let classifier = Progress::loading(|| options.classifier(&path))?;

@@ -74,7 +74,7 @@ enum Command {
     Fill(fill::Args),
     /// Answer the question in each line of a JSON Lines file by parts of the context beside it.
     Answer(answer::Args),
-    /// Transcribe sound files with Whisper, with or without times.
+    /// Transcribe sound files with Whisper or a model with a CTC head, with or without times.
     #[cfg(feature = "media")]
     Transcribe(transcribe::Args),
     /// Quantize the blocks of a checkpoint to 4 to 8 bits, as a GGUF file or as compressed-tensors.

@@ -1,5 +1,7 @@
 //! `candle-blocks rank`: ranks the lines of a file for a query.
 
+use std::num::NonZeroUsize;
+
 use anyhow::Result;
 use candle_blocks::text::RankedText;
 use serde::Serialize;
@@ -25,7 +27,7 @@ pub struct Args {
     query: String,
     /// The number of lines in the result, the best [default: all].
     #[arg(long, value_name = "N")]
-    top_k: Option<usize>,
+    top_k: Option<NonZeroUsize>,
     #[command(flatten)]
     form: VectorArgs,
     /// The text that a cross-encoder shortens if a pair has too many tokens [default: from the model's files].
@@ -67,7 +69,7 @@ pub fn rank(args: &Args) -> Result<CommandOutcome> {
         Ok(())
     })?;
     let ranking = RankedText::ranking(&scores).into_iter();
-    let best = ranking.take(args.top_k.unwrap_or(lines.len()));
+    let best = ranking.take(args.top_k.map_or(lines.len(), NonZeroUsize::get));
     results.extend(best.map(|ranked| RankedLine {
         corpus_id: ranked.corpus_id,
         score: ranked.score,

@@ -39,6 +39,7 @@ pub struct Args {
         long,
         value_name = "SCORE",
         requires = "labels",
+        value_parser = share,
         help_heading = "Your own labels"
     )]
     threshold: Option<f64>,
@@ -95,6 +96,13 @@ impl From<Vec<Entity>> for EntitiesLine {
             entities: entities.into_iter().map(EntityFields::from).collect(),
         }
     }
+}
+
+/// Reads a number from 0 to 1.
+fn share(text: &str) -> Result<f64, &'static str> {
+    let number = text.parse().ok();
+    let share = number.filter(|number| (0.0..=1.0).contains(number));
+    share.ok_or("expected a number from 0 to 1")
 }
 
 pub fn tag(args: &Args) -> Result<CommandOutcome> {

@@ -391,3 +391,26 @@ fn a_device_that_the_build_has_not_is_refused_with_the_cure() {
     }
     assert_eq!(scratch.written(), [""; 0]);
 }
+
+#[test]
+fn values_that_leave_nothing_to_print_are_refused_with_their_option() {
+    let tag = ["tag", "--model", "m", "--labels", "a"];
+    for (command, option) in [
+        (
+            &["rank", "--model", "m", "--query", "a"][..],
+            ["--top-k", "0"],
+        ),
+        (&["classify", "--model", "m"], ["--top-k", "0"]),
+        (&tag, ["--threshold", "2"]),
+        (&tag, ["--threshold", "nan"]),
+        (&tag, ["--threshold", "half"]),
+    ] {
+        let answer = answer(program().args(command).args(option));
+        answer.assert_status(2);
+        let [name, value] = option;
+        for word in [name, value] {
+            assert!(answer.stderr.contains(word), "{}", answer.stderr);
+        }
+        assert_eq!(answer.stdout, "");
+    }
+}
