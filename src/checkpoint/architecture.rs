@@ -148,9 +148,16 @@ impl CheckpointOptions {
         path: &Path,
         json: Option<&ConfigJson>,
     ) -> Result<(Family, StackConfig)> {
+        let of_gliner = path.with_file_name("gliner_config.json");
         let json = || {
-            json.ok_or_else(|| Error::MissingConfig {
-                path: path.to_path_buf(),
+            json.ok_or_else(|| match of_gliner.exists() {
+                true => Error::InvalidConfig(format!(
+                    "{}: this file belongs to a GLiNER model, which `Gliner` opens",
+                    of_gliner.display()
+                )),
+                false => Error::MissingConfig {
+                    path: path.to_path_buf(),
+                },
             })
         };
         if let Some(given) = self.config.filter(|config| !config.exists()) {

@@ -67,9 +67,7 @@ impl ImageOptions {
                 None => "it has no head".to_string(),
             };
             let cure = match checkpoint.second_stack()? {
-                Some(_) => {
-                    "name labels, which its text tower reads (`--labels A,B`; `ZeroShotImageClassifier`)"
-                }
+                Some(_) => "name labels, which its text tower reads (`ZeroShotImageClassifier`)",
                 None => {
                     "use a checkpoint whose `architectures` in config.json names a class that ends with ForImageClassification"
                 }
@@ -129,7 +127,7 @@ impl ImageOptions {
         if checkpoint.second_stack()?.is_none() {
             return Err(Error::InvalidConfig(format!(
                 "{}: labels of the caller need a model of two towers, for texts and for images, such as CLIP or SigLIP; this one \
-                 has one, and gives its own labels (without `--labels`; `ImageClassifier`)",
+                 has one (`ImageClassifier` gives its own labels)",
                 path.display()
             )));
         }

@@ -68,7 +68,7 @@ impl Ctc {
         let refused = |reason: &str| Err(Error::input("speech options", reason));
         if options.timestamps == TimestampKind::Segment {
             return refused(
-                "a model with a CTC head has no segments; ask for times of words (`--timestamps word`), or none",
+                "a model with a CTC head has no segments; ask for times of words (`TimestampKind::Word`), or none",
             );
         }
         let is_plain = options.request == Default::default() || language.is_some();

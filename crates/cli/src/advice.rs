@@ -32,6 +32,12 @@ const IN_PLACE: &[(&str, &str)] = &[
     ("`QuestionAnswerer`", "`candle-blocks answer`"),
     ("`TextClassifier`", "`candle-blocks classify --pairs`"),
     ("`TextEmbedder`", "`candle-blocks embed`"),
+    ("`TimestampKind::Word`", "`--timestamps word`"),
+    ("`ZeroShotImageClassifier`", "`--labels A,B`"),
+    (
+        "`ImageClassifier` gives its own labels",
+        "without --labels it gives scores of its own",
+    ),
     (
         "`SaveOptions::existing` with `ExistingFiles::Replace`",
         "`--replace`",

@@ -446,13 +446,14 @@ impl<'p, T: Serialize> JsonLines<'p, T> {
     /// Starts without lines. Checks that the file, if one is given, can be written and is no input.
     pub fn to(output: Option<&'p PathBuf>, inputs: &impl Inputs, model: &Path) -> Result<Self> {
         let output = output.filter(|output| !input::is_standard(output));
-        if let Some(output) = output
-            && OutputFormat::of(output, inputs, model)? != OutputFormat::Jsonl
-        {
-            bail!(
-                "{}: --output must end in .jsonl here: the results are lines of JSON, not tensors",
-                output.display()
-            );
+        if let Some(output) = output {
+            if output.extension().is_none_or(|end| end != "jsonl") {
+                bail!(
+                    "{}: --output must end in .jsonl here: the results are lines of JSON, not tensors",
+                    output.display()
+                );
+            }
+            check_output(output, inputs, model)?;
         }
         Ok(Self {
             output: output.map(PathBuf::as_path),

@@ -119,8 +119,8 @@ fn images_are_refused_by_the_files_name() {
         says("classify", "vit", &["color.png", file], &[]).assert_refused(&[file, said]);
     }
     let refused = |model, flags: &[&str]| says("classify", model, &["color.png"], flags);
-    refused("clip", &[]).assert_refused(&["ZeroShotImageClassifier"]);
-    refused("vit", &["--labels", "a"]).assert_refused(&["two towers"]);
+    refused("clip", &[]).assert_refused(&["its text tower reads (`--labels A,B`)"]);
+    refused("vit", &["--labels", "a"]).assert_refused(&["two towers", "(without --labels"]);
     let pillow = refused("vit", &["--resize", "pillow"]);
     pillow.assert_status(2);
     assert_says(&pillow.stderr, &["torchvision", "pil"]);

@@ -116,6 +116,26 @@ fn files_and_options_that_do_not_fit_are_refused() {
     }
 }
 
+#[test]
+fn subtitles_of_a_model_with_a_ctc_head_have_times_of_words() {
+    if !is_present("speech") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let sound = wav(Encoding::Float, 1, 16000, &samples(3, 9000));
+    fs::write(folder.path().join("a.wav"), sound).unwrap();
+    let said = |more: &[&str]| {
+        let mut command = program();
+        command.current_dir(folder.path());
+        command.args(["transcribe", "a.wav", "--output", "a.srt", "--model"]);
+        answer(command.arg(weights("speech/wavlm")).args(more))
+    };
+    said(&[]).assert_refused(&["has no segments", "`--timestamps word`"]);
+    said(&["--timestamps", "word"]).assert_status(0);
+    let written = fs::read_to_string(folder.path().join("a.srt")).unwrap();
+    assert!(written.contains(" --> "), "{written}");
+}
+
 /// A model on the Hub has a thousand adapters, of which one is downloaded.
 #[test]
 fn the_adapter_of_a_language_is_downloaded_with_the_model() {
