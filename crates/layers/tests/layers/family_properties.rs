@@ -243,6 +243,7 @@ fn own_heads(config: &StackConfig) -> Option<&'static str> {
     let span = attention.query_key_norm.map(|norm| norm.span);
     match (&attention.position, span) {
         (Position::Alibi(_), _) => Some("each head has its own slope"),
+        (Position::GatedBias(_), _) => Some("each head reads its own part of the input"),
         (_, Some(QueryKeyNormSpan::EachHead | QueryKeyNormSpan::Whole)) => {
             Some("queries and keys are normalized with weights of each head")
         }
