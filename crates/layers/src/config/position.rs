@@ -62,9 +62,7 @@ impl Position {
             }
         }
     }
-}
 
-impl Position {
     /// Returns the table by distance that the stack provides to its attentions, if they read one.
     pub(crate) fn distances(&self) -> Option<Distances> {
         match self {

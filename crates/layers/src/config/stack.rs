@@ -184,10 +184,8 @@ impl StackConfig {
 
     /// Returns the table by distance that blocks read, if any does.
     pub(crate) fn distances(&self) -> Option<Distances> {
-        let attentions = self.blocks.iter().flat_map(BlockConfig::attention);
-        attentions
-            .filter_map(|attention| attention.position.distances())
-            .next()
+        let mut attentions = self.blocks.iter().flat_map(BlockConfig::attention);
+        attentions.find_map(|attention| attention.position.distances())
     }
 
     /// Checks that the stack has a table of relative embeddings if and only if blocks read one.

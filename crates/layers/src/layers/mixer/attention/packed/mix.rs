@@ -171,20 +171,34 @@ fn multiply_by_gate(
     gate: Heads,
     [width, n_gates]: [usize; 2],
 ) {
-    let n = mixed.len() / width * n_gates;
+    let n_rows = mixed.len() / width;
+    with_activated(cpu, activation, gate, [n_rows, n_gates], |activated| {
+        if n_gates == width {
+            return rows::elements::multiply(cpu, mixed.into(), activated.into());
+        }
+        for (part, gate) in mixed.chunks_exact_mut(width / n_gates).zip(activated) {
+            part.iter_mut().for_each(|x| *x *= *gate);
+        }
+    });
+}
+
+/// Runs `work` with the activated columns of `of`, `[n_rows, n_columns]`.
+pub(super) fn with_activated<R>(
+    cpu: Cpu,
+    activation: Activation,
+    of: Heads,
+    [n_rows, n_columns]: [usize; 2],
+    work: impl FnOnce(&[f32]) -> R,
+) -> R {
+    let n = n_rows * n_columns;
     lend(GATE_ROWS, n, |rows: &mut [f32]| {
-        for (i, row) in rows.chunks_exact_mut(n_gates).enumerate() {
-            row.copy_from_slice(&gate.data[i * gate.row_stride + gate.offset..][..n_gates]);
+        for (i, row) in rows.chunks_exact_mut(n_columns).enumerate() {
+            row.copy_from_slice(&of.data[i * of.row_stride + of.offset..][..n_columns]);
         }
         lend(ACTIVATED_ROWS, n, |activated: &mut [f32]| {
             let kernel = activation_kernel(activation);
             kernel.forward(cpu, (&*rows).into(), (&mut *activated).into());
-            if n_gates == width {
-                return rows::elements::multiply(cpu, mixed.into(), (&*activated).into());
-            }
-            for (part, gate) in mixed.chunks_exact_mut(width / n_gates).zip(activated) {
-                part.iter_mut().for_each(|x| *x *= *gate);
-            }
-        });
-    });
+            work(activated)
+        })
+    })
 }

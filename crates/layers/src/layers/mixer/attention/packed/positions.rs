@@ -6,19 +6,15 @@ use candle_blocks_kernels::attention::{ContentOf, HeadRows, Heads, RelativeScore
 use candle_blocks_kernels::{Cpu, Slice, memory::lend, scratch};
 use candle_core::{Result, bail};
 
-use super::Packing;
+use super::{Packing, mix::with_activated};
 use crate::config::{Activation, AttentionConfig, Distances};
 use crate::layers::packed::elements;
 use crate::layers::{Attention, DistanceRows};
-use crate::ops::{Content, Value, activation_kernel};
+use crate::ops::{Content, Value};
 
 scratch! {
     /// The gates of all queries on their biases.
     BIAS_GATES
-}
-scratch! {
-    /// The two logits of each gate.
-    GATE_LOGITS
 }
 
 /// The terms by distance. In evaluation their tables are constants.
@@ -163,14 +159,8 @@ fn head_rows(of: Heads, [seq, heads, head_dim]: [usize; 3]) -> HeadRows {
 /// Computes `σ(a) · (σ(b) · factor - 1) + 2` for each row and head, where a row of `logits` has all heads' `a`, then their `b`.
 fn open_gates(cpu: Cpu, logits: Heads, factors: &[f32], gates: &mut [f32]) {
     let n_heads = factors.len();
-    lend(GATE_LOGITS, 4 * gates.len(), |rows: &mut [f32]| {
-        let (from, shares) = rows.split_at_mut(2 * gates.len());
-        for (i, row) in from.chunks_exact_mut(2 * n_heads).enumerate() {
-            let start = i * logits.row_stride + logits.offset;
-            row.copy_from_slice(&logits.data[start..start + 2 * n_heads]);
-        }
-        let sigmoid = activation_kernel(Activation::Sigmoid);
-        sigmoid.forward(cpu, (&*from).into(), (&mut *shares).into());
+    let shape = [gates.len() / n_heads, 2 * n_heads];
+    with_activated(cpu, Activation::Sigmoid, logits, shape, |shares| {
         let shares = shares.chunks_exact(2 * n_heads);
         for (gates, shares) in gates.chunks_exact_mut(n_heads).zip(shares) {
             let (a, b) = shares.split_at(n_heads);
