@@ -4,6 +4,7 @@
 //! results independent from the thread count.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::team::{is_here, step};
 use super::{Shared, with_team};
@@ -16,6 +17,13 @@ use super::{Shared, with_team};
 pub fn for_tasks(threads: usize, tasks: usize, work: impl Fn(usize) + Sync) {
     // Not generic from here on: a task costs far more than an indirect call.
     for_each_task(threads, tasks, &work);
+}
+
+/// Like [`for_tasks`], but each task begins after all earlier ones have begun, so that it ends before fewer of them than
+/// there are threads.
+pub fn for_tasks_in_order(threads: usize, tasks: usize, work: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(0);
+    for_tasks(threads, tasks, |_| work(next.fetch_add(1, Relaxed)));
 }
 
 fn for_each_task(threads: usize, tasks: usize, work: &(dyn Fn(usize) + Sync)) {

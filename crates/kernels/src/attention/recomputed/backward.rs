@@ -120,7 +120,8 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
             });
         };
         match backward.sums.is_empty() {
-            true => parallel::for_tasks(self.threads(cpu), n_heads * n_parts, |task| {
+            // A part's gradients are kept until those of the parts before it are added.
+            true => parallel::for_tasks_in_order(self.threads(cpu), n_heads * n_parts, |task| {
                 part(task / n_parts, task % n_parts, None);
             }),
             false => {

@@ -1,6 +1,9 @@
 use std::{sync::atomic::AtomicU32, time::Instant};
 
-use crate::threads::{parallel::for_tasks, team::*};
+use crate::threads::{
+    parallel::{for_tasks, for_tasks_in_order},
+    team::*,
+};
 
 /// Returns how often `for_tasks` runs each of `tasks` tasks.
 fn counts(threads: usize, tasks: usize) -> Vec<u32> {
@@ -22,6 +25,24 @@ fn each_task_is_done_once_in_every_step() {
             }
         });
         assert!(!is_here());
+    }
+}
+
+#[test]
+fn a_task_in_order_begins_before_fewer_earlier_ones_end_than_there_are_threads() {
+    const TASKS: usize = 200;
+    for threads in [1, 2, 3, 8] {
+        let done: Vec<AtomicBool> = (0..TASKS).map(|_| AtomicBool::new(false)).collect();
+        let most = AtomicUsize::new(0);
+        for_tasks_in_order(threads, TASKS, |task| {
+            let earlier = done[..task].iter().filter(|done| !done.load(SeqCst));
+            most.fetch_max(earlier.count(), SeqCst);
+            thread::yield_now();
+            assert!(!done[task].swap(true, SeqCst), "task {task} twice");
+        });
+        assert!(done.iter().all(|done| done.load(SeqCst)));
+        let most = most.into_inner();
+        assert!(most < threads, "{most} earlier tasks, {threads} threads");
     }
 }
 
