@@ -170,10 +170,15 @@ impl<F: Format> DotTile<'_, F> {
         let n_parts = parts(depth, part_terms).max(1);
         // Bytes that the prefetch address advances for each group, whether a group prefetches two cache lines, and a
         // mask that selects the groups that prefetch: those with none of the mask's bits. A loop over more lines made
-        // the compiler spill sums.
+        // the compiler spill sums, so that a part prefetches them before its sums begin.
+        let mut of_part = 0;
         let (step, two_lines, mask) = match ahead.bytes / (F::CHUNK / F::GROUP) {
             // One superfluous hint rather than a second condition in the loop.
             0 => (0, false, usize::MAX),
+            step if step >= 3 * LINE && F::MOST_PARTS > 1 => {
+                of_part = ahead.bytes / n_parts;
+                (0, false, usize::MAX)
+            }
             step @ ..LINE => {
                 let shift = LINE.ilog2() - step.next_power_of_two().ilog2();
                 (LINE >> shift, false, (1 << shift) - 1)
@@ -195,6 +200,11 @@ impl<F: Format> DotTile<'_, F> {
         let scales = |j: usize| b.scales.as_ptr().wrapping_add(j * lanes);
         let groups_of_part = part_terms / F::GROUP;
         for part in 0..n_parts {
+            if ROWS > 2 {
+                for at in (part * of_part..(part + 1) * of_part).step_by(LINE) {
+                    prefetch::far(ahead.from.wrapping_add(at));
+                }
+            }
             // Loops rather than nested `from_fn`: the inner closure would not be inlined, and would pass the sums
             // through memory.
             // SAFETY: by the assertions above, `a` holds ROWS packed rows, and `b` the panel's scales.
@@ -214,7 +224,7 @@ impl<F: Format> DotTile<'_, F> {
                 _ => 0,
             };
             for group in in_part.start + added..in_part.end {
-                if ROWS > 3 {
+                if ROWS > 2 {
                     // The rows of the next tile follow this tile's. Each group prefetches one cache line from them.
                     let line = LINE / size_of::<F::Word>();
                     prefetch::near(row(ROWS).wrapping_add(group * line));

@@ -68,7 +68,7 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// True if packed words are the input values unchanged, with rows [`Self::CHUNK`] words apart in each
     /// chunk.
     const PLAIN: bool = false;
-    /// Prefetch distance in bytes for products with one or two rows. 0 if the hardware prefetcher is fast enough for
+    /// Prefetch distance in bytes for products with few rows. 0 if the hardware prefetcher is fast enough for
     /// the format.
     const AHEAD: usize = 0;
     /// True if [`Self::pack_column`] packs float columns. Other formats are packed from quantized values only.

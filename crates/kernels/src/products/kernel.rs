@@ -74,7 +74,7 @@ kernel! {
         dots widen(Widen<F>);
         /// Adds one chunk in a tile to the totals.
         dots multiply(DotTile<F>);
-        /// Computes one or two rows, in panel pairs.
+        /// Computes few rows, in panel pairs.
         dots multiply_pairs(PanelPairs<F>);
         /// Adds one chunk in few rows, times unpacked columns.
         vectors multiply_in_place(InPlaceTile<F::Element>);

@@ -14,7 +14,7 @@
 //! ```text
 //! blocks   rows of `a`, packed together; each thread takes its own, or all share one     blocks.rs
 //! tasks    some rows of a block × some panels of `b`, shared by threads                  product.rs
-//! panels   PANEL columns of `b` (for one or two rows, two panels at a time, streams.rs);
+//! panels   PANEL columns of `b` (for few rows, two panels at a time, streams.rs);
 //!          a task's totals in one panel stay in the L2 cache                             panel.rs
 //! chunks   CHUNK consecutive `k`; a panel's chunk stays in the L1 cache                  panel.rs
 //! tiles    ROWS rows × PANEL columns, whose sums of a chunk stay in registers            dot_tile.rs

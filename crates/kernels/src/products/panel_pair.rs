@@ -1,4 +1,4 @@
-//! The micro-kernel for one or two rows: two panels at a time.
+//! The micro-kernel for up to four rows: two panels at a time.
 //!
 //! Each group adds to all accumulators in a row, and the next group waits for these additions' latency. A single row
 //! has only as many accumulators as a panel has vectors, too few to hide that latency: reading weights from the
@@ -12,8 +12,8 @@ use std::mem::MaybeUninit;
 use super::{Dots, Format, NEXT_PANEL, WIDTH, parts};
 use crate::vectors::{Real, Task, Vectors, prefetch};
 
-/// The maximum row count. With more, a single panel has enough accumulators.
-pub const MAX_ROWS: usize = 2;
+/// The maximum row count. With more, arithmetic takes longer than reading weights.
+pub const MAX_ROWS: usize = 4;
 
 /// The maximum part count per chunk in any format.
 const MAX_PARTS: usize = 16;
@@ -41,12 +41,16 @@ pub struct PanelPairs<'a, F: Format> {
 impl<F: Format, D: Dots<F>> Task<D> for PanelPairs<'_, F> {
     #[inline(always)]
     fn compute(self, dots: D) {
-        match self.rows {
-            1 => self.accumulate::<D, 1>(dots),
-            // Instruction sets with fewer registers would spill the accumulators.
-            MAX_ROWS if 2 * MAX_ROWS <= D::ROWS => self.accumulate::<D, MAX_ROWS>(dots),
-            rows => panic!("a pair of panels with {rows} rows"),
+        macro_rules! by_rows {
+            ($($rows:literal)*) => {
+                match self.rows {
+                    // Instruction sets with fewer registers would spill the accumulators.
+                    $($rows if const { STREAMS * $rows <= D::ROWS } => self.accumulate::<D, $rows>(dots),)*
+                    rows => panic!("a pair of panels with {rows} rows"),
+                }
+            };
         }
+        by_rows!(1 2 3 4)
     }
 }
 
@@ -138,7 +142,7 @@ impl<F: Format> PanelPairs<'_, F> {
                 }
                 let mut group = part * groups_of_part;
                 let end = groups.min(group + groups_of_part);
-                // Two rows have enough chains.
+                // More rows have enough chains.
                 if ROWS == 1 && d.joined(sums[0][0][0], sums[0][0][0]).is_some() {
                     let mut others = sums;
                     while group + 1 < end {

@@ -1,4 +1,4 @@
-//! Products of one or two rows with a packed weight, which are bound by reading the weight.
+//! Products of up to four rows with a packed weight, which are bound by reading the weight.
 //!
 //! A single panel has too few sums to keep up with a cache (see [`panel_pair`]), so two panels are computed at a
 //! time. Each thread has a panel share, equal to within one, and reads it in runs. A pair's two panels come from a
@@ -37,7 +37,7 @@ impl<'a, F: Format> Product<'a, F> {
         }
     }
 
-    /// Like [`Self::block`], for one or two rows.
+    /// Like [`Self::block`], for few rows.
     pub(crate) fn two_streams(
         &self,
         first_row: usize,

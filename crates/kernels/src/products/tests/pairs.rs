@@ -1,4 +1,4 @@
-//! Products of one or two rows, which read panels in pairs, have one panel's bits at a time.
+//! Products of few rows, which read panels in pairs, have one panel's bits at a time.
 
 use half::{bf16, f16};
 
@@ -9,7 +9,7 @@ use crate::threads::with_team;
 fn rows_by_themselves<F: WithKernel<Element = T>, T: Float<Acc = T>>(n: usize) {
     // A multiple of neither group nor chunk.
     let k = 2 * F::CHUNK + F::GROUP + 1;
-    let rows = 5;
+    let rows = 7;
     let (a, gate, up): (Vec<T>, Vec<T>, Vec<T>) =
         (random(rows * k, 11), random(n * k, 12), random(n * k, 13));
     let view = |w| View::row_major(w, n, k).transposed();
@@ -35,7 +35,17 @@ fn rows_by_themselves<F: WithKernel<Element = T>, T: Float<Acc = T>>(n: usize) {
                 y
             };
             let together = product(rows, 1);
-            for (m, threads) in [(1, 1), (2, 1), (3, 1), (1, 2), (2, 3)] {
+            for (m, threads) in [
+                (1, 1),
+                (2, 1),
+                (3, 1),
+                (4, 1),
+                (5, 1),
+                (1, 2),
+                (2, 3),
+                (3, 2),
+                (4, 3),
+            ] {
                 let what = format_args!("{isa} {m} rows, {:?}", packed.halves());
                 assert_same(&product(m, threads), &together[..m * n], what);
             }
