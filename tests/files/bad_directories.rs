@@ -21,9 +21,21 @@ fn a_path_that_does_not_exist_is_named() {
         assert_says(&error, &[name, "cannot open"]);
         assert!(!error.to_string().contains("from_hub"), "{error}");
     }
-    let error = TensorFiles::open("sentence-transformers/all-MiniLM-L6-v2").unwrap_err();
     let cure = "`Checkpoint::from_hub` downloads a model";
-    assert_says(&error, &["cannot open", cure]);
+    let error = TensorFiles::open("all-MiniLM-L6-v2").unwrap_err();
+    assert_says(
+        &error,
+        &["cannot open", cure, "hf download OWNER/all-MiniLM-L6-v2 "],
+    );
+    let error = TensorFiles::open("sentence-transformers/all-MiniLM-L6-v2").unwrap_err();
+    assert_says(
+        &error,
+        &[
+            "cannot open",
+            cure,
+            "hf download sentence-transformers/all-MiniLM-L6-v2 ",
+        ],
+    );
     // `main() -> Result<()>` shows the message too.
     assert_eq!(format!("{error:?}"), error.to_string());
 }

@@ -10,6 +10,7 @@ use crate::task::{Task, TaskArgs, note_loaded};
 
 /// Commands for the end of the help.
 const EXAMPLES: &str = "Examples:
+  candle-blocks answer --model roberta-base-squad2 --question \"Where does Anna live?\" --context \"Anna lives in Berlin.\"
   candle-blocks answer --model roberta-base-squad2 questions.jsonl
   candle-blocks answer --model roberta-base-squad2 --top-k 3 --handle-impossible questions.jsonl --output answers.jsonl
 
@@ -20,6 +21,12 @@ A line is {\"question\": \"Where does Anna live?\", \"context\": \"I am Anna and
 pub struct Args {
     #[command(flatten)]
     task: TaskArgs,
+    /// A question about the --context, instead of a FILE with many.
+    #[arg(long, value_name = "TEXT", requires = "context", conflicts_with_all = ["file", "texts"])]
+    question: Option<String>,
+    /// The text in which the answer to the --question is found.
+    #[arg(long, value_name = "TEXT", requires = "question")]
+    context: Option<String>,
     /// The most answers to a question.
     #[arg(long, value_name = "N", default_value_t = 1)]
     top_k: usize,
@@ -75,12 +82,15 @@ pub fn answer(args: &Args) -> Result<CommandOutcome> {
         path,
         lines: questions,
         options,
-    } = args.task.start_with(|texts| {
-        texts.json_lines(
-            |QuestionLine { question, context }| (question, context),
-            "expected a JSON object with a \"question\" and a \"context\", which are strings",
-        )
-    })?;
+    } = args
+        .task
+        .start_with(|texts| match (&args.question, &args.context) {
+            (Some(question), Some(context)) => Ok(vec![(question.clone(), context.clone())]),
+            _ => texts.json_lines(
+                |QuestionLine { question, context }| (question, context),
+                "expected a JSON object with a \"question\" and a \"context\", which are strings",
+            ),
+        })?;
     let answerer = Progress::loading(|| options.question_answerer(&path))?;
     note_loaded(answerer.adapters(), answerer.notes());
     let mut options = AnswerOptions::default()

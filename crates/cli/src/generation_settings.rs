@@ -68,6 +68,9 @@ impl SettingArgs {
         if !self.stop.is_empty() {
             options.stop_strings.clone_from(&self.stop);
         }
+        if self.max_new_tokens == Some(0) {
+            bail!("--max-new-tokens is 0; give at least 1");
+        }
         options.max_new_tokens = self.max_new_tokens.or(options.max_new_tokens);
         options.min_new_tokens = self.min_new_tokens.or(options.min_new_tokens);
         let penalty = self.repetition_penalty;

@@ -231,8 +231,12 @@ pub fn in_groups<T>(
     }
     drop(progress);
     let seconds = begin.elapsed().as_secs_f64();
+    let done = match n_done {
+        1 => noun.trim_end_matches('s'),
+        _ => noun,
+    };
     output::warn(format_args!(
-        "{n_done} {noun} in {seconds:.2} s, {:.1} {noun}/s",
+        "{n_done} {done} in {seconds:.2} s, {:.1} {noun}/s",
         n_done as f64 / seconds
     ));
     Ok(match n_done < items.len() {

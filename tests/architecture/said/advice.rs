@@ -120,7 +120,7 @@ pub const ADVICE: &[(&str, Carried)] = &[
     ),
     // The Hub.
     (
-        "hf download {0} --local-dir DIR",
+        "hf download {owner}{0} --local-dir DIR",
         ByHand(
             "huggingface_hub 2.4.0 and a local server with the Hub's answers: the folder has the same files, and generate reads it",
         ),

@@ -23,14 +23,15 @@ impl fmt::Display for PlainMessage<'_> {
                 cause,
             } => {
                 write!(f, "{}: cannot {action}: {cause}", path.display())?;
-                match cause.kind() == io::ErrorKind::NotFound && is_like_a_repository(path) {
-                    true => write!(
+                let is_missing = cause.kind() == io::ErrorKind::NotFound;
+                match is_missing.then(|| repository(path)).flatten() {
+                    Some(owner) => write!(
                         f,
                         "; `Checkpoint::from_hub` downloads a model of the Hugging Face Hub (feature hub), as does `hf \
-                         download {0} --local-dir DIR`",
+                         download {owner}{0} --local-dir DIR`",
                         path.display()
                     ),
-                    false => Ok(()),
+                    None => Ok(()),
                 }
             }
             Error::OutOfMemory {
@@ -213,9 +214,9 @@ pub fn listed(what: &str, names: &[String]) -> String {
     }
 }
 
-/// Returns whether a missing path looks like a repository's name: two names, the first not a folder and the second not a
-/// file.
-fn is_like_a_repository(path: &Path) -> bool {
+/// Returns what completes a missing path to a repository's name, if it looks like one: nothing for two names, of which the
+/// first is no folder, and the owner for one. The last name is that of no file.
+fn repository(path: &Path) -> Option<&'static str> {
     const FILES: [&str; 9] = [
         "bin",
         "gguf",
@@ -228,13 +229,15 @@ fn is_like_a_repository(path: &Path) -> bool {
         "txt",
     ];
     let names: Vec<Component> = path.components().collect();
-    let [Component::Normal(owner), Component::Normal(_)] = names[..] else {
-        return false;
+    let owner = match names[..] {
+        [Component::Normal(owner), Component::Normal(_)] if !Path::new(owner).exists() => "",
+        [Component::Normal(_)] => "OWNER/",
+        _ => return None,
     };
     let is_file = path
         .extension()
         .is_some_and(|e| FILES.iter().any(|file| e == *file));
-    !is_file && !Path::new(owner).exists()
+    (!is_file).then_some(owner)
 }
 
 /// Returns candle's message without the backtrace that it carries if `RUST_BACKTRACE` is set.

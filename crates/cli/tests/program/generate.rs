@@ -388,6 +388,7 @@ fn prompts_that_cannot_be_continued_are_refused_in_one_line() {
     let gap = folder.ids(&[&[1, 2, 3]], Some(&[&[1, 0, 1]]));
     refused(&["--input-ids", &gap], &["attention_mask", "middle"]);
     refused(&["--prompt", "a", "--stop", ""], &["--stop"]);
+    refused(&["--prompt", "a", "-n", "0"], &["--max-new-tokens is 0"]);
     refused(&["--prompt", "a", "--chat"], &["chat_template"]);
     refused(&["--prompt", "a", "--top-p", "2"], &["top_p", "0 to 1"]);
     assert!(!output.exists());

@@ -8,7 +8,7 @@ use candle_blocks::candle_core::{DType, Device, Tensor, safetensors};
 use serde_json::{Value, json};
 
 use crate::said::assert_says;
-use crate::scratch::{Answer, answer_to, program};
+use crate::scratch::{Answer, answer, answer_to, program};
 use crate::texts::Folder;
 use crate::weights::{is_present, weights};
 
@@ -189,6 +189,19 @@ fn questions_are_answered_from_lines_of_json() {
         "40",
     ];
     case(&[&long[..], &["--top-k", "2"]].concat(), 5);
+    let [question, context] = [0, 1].map(|i| expected["examples"][0][i].as_str().unwrap());
+    let asked = ["--question", question, "--context", context];
+    let said = answer(
+        program()
+            .arg("answer")
+            .arg("--model")
+            .arg(model("answer-bytes"))
+            .args(asked),
+    );
+    said.assert_status(0);
+    let first = rounded(&json!({"answers": expected["cases"][0]["answers"][0]}));
+    assert_eq!([rounded(&printed(&said)[0])], [first]);
+    assert_says(&said.stderr, &["1 text in"]);
     let folder = Folder::with("{\"question\": \"a\", \"context\": \"b\"}\n{\"question\": \"a\"}\n");
     let said = folder.says("answer", &model("answer-bytes"), "", &[]);
     said.assert_status(2);
