@@ -32,6 +32,8 @@ const IN_PLACE: &[(&str, &str)] = &[
     ("`QuestionAnswerer`", "`candle-blocks answer`"),
     ("`TextClassifier`", "`candle-blocks classify --pairs`"),
     ("`TextEmbedder`", "`candle-blocks embed`"),
+    ("`ImageEmbedder`", "`candle-blocks embed --images`"),
+    ("`Transcriber`", "`candle-blocks transcribe`"),
     ("`TimestampKind::Word`", "`--timestamps word`"),
     ("`ZeroShotImageClassifier`", "`--labels A,B`"),
     (

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::write::directory;
-use crate::config::HeadTask;
+use crate::config::{EmbeddingsConfig, HeadTask};
 use crate::error::{Error, Result};
 use crate::text::sentence_files::{COLBERT, Kind, SentenceFiles};
 use crate::{Checkpoint, CheckpointOptions};
@@ -64,6 +64,16 @@ impl<'p> Folder<'p> {
             true => path,
             false => model,
         }
+    }
+
+    /// Refuses a model that reads no texts.
+    pub fn check_texts(&self, checkpoint: &Checkpoint) -> Result<()> {
+        let reads = match checkpoint.model_config()?.embeddings {
+            EmbeddingsConfig::Tokens(_) => return Ok(()),
+            EmbeddingsConfig::Patches(_) => "images; use `ImageEmbedder`",
+            EmbeddingsConfig::Spectrum(_) => "sound; use `Transcriber`",
+        };
+        Err(self.error(format!("the model reads no texts but {reads}")))
     }
 
     /// Returns the error for an embedder without a known pooling.

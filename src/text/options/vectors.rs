@@ -240,6 +240,7 @@ impl TextOptions {
         body: ResultBody,
         checkpoint: &Checkpoint,
     ) -> Result<(VectorSource, Vec<ModuleStep>)> {
+        folder.check_texts(checkpoint)?;
         let mut pooling = match body {
             ResultBody::Pooling(pooling) => pooling,
             ResultBody::Pooler(steps) if self.pooling.is_empty() => {

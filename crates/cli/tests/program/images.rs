@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::said::assert_says;
-use crate::scratch::{Answer, answer, load, program};
+use crate::scratch::{Answer, answer, answer_to, load, program};
 use crate::weights::{is_present, weights};
 
 fn pictures(local: &str) -> PathBuf {
@@ -121,6 +121,15 @@ fn images_are_refused_by_the_files_name() {
     let refused = |model, flags: &[&str]| says("classify", model, &["color.png"], flags);
     refused("clip", &[]).assert_refused(&["its text tower reads (`--labels A,B`)"]);
     refused("vit", &["--labels", "a"]).assert_refused(&["two towers", "(without --labels"]);
+    let mut texts = program();
+    texts
+        .args(["embed", "--output", "-", "--model"])
+        .arg(pictures("vit"));
+    let cure = [
+        "vit: the model reads no texts but images",
+        "`candle-blocks embed --images`",
+    ];
+    answer_to("a text\n", &mut texts).assert_refused(&cure);
     let pillow = refused("vit", &["--resize", "pillow"]);
     pillow.assert_status(2);
     assert_says(&pillow.stderr, &["torchvision", "pil"]);
