@@ -399,14 +399,19 @@ pub(super) fn add_row_sums<T: Real, L: Vectors<T>>(level: L, rows: &[T], to: &mu
     let square = L::LANES * L::LANES;
     assert!(rows.len() == to.len().next_multiple_of(L::LANES) * L::LANES);
     for (rows, to) in rows.chunks_exact(square).zip(to.chunks_mut(L::LANES)) {
-        let mut sum = level.splat(T::ZERO);
+        // Four sums have smaller rounding errors than one.
+        let mut quarters = [level.splat(T::ZERO); 4];
         for column in (0..L::LANES).step_by(columns_at_once::<T>()) {
             // SAFETY: a square has `LANES` rows of `LANES` elements.
             unsafe {
                 let from = rows.as_ptr().add(column);
-                level.for_columns(from, L::LANES, |_, column| sum = level.add(sum, column));
+                level.for_columns(from, L::LANES, |i, column| {
+                    quarters[i] = level.add(quarters[i], column);
+                });
             }
         }
+        let [a, b, c, d] = quarters;
+        let sum = level.add(level.add(a, b), level.add(c, d));
         let mut sums = [T::ZERO; 2 * MAX_LANES];
         store_vector(level, sum, &mut sums, 0);
         for (to, &sum) in to.iter_mut().zip(&sums) {
