@@ -41,9 +41,13 @@ impl Reference {
 
     /// Ours beside PyTorch's `name`, by the ratio rule.
     pub fn compare(&self, name: &str, ours: &Tensor) -> Comparison {
+        compare(name, ours, &self.expected(name), None)
+    }
+
+    /// PyTorch's `name`, with its float64 result.
+    pub fn expected(&self, name: &str) -> Expected {
         let exact = self.tensors.get(&format!("{name}.f64")).cloned();
-        let expected = Expected::new(self.on_cpu(name), exact).unwrap();
-        compare(name, ours, &expected, None)
+        Expected::new(self.on_cpu(name), exact).unwrap()
     }
 
     /// Holds `ours` against PyTorch's `name` by the ratio rule.

@@ -13,7 +13,7 @@ use super::comparison::{Comparison, Outcome, Worst};
 use super::expected::Expected;
 use super::fixture::Fixture;
 use super::names;
-use super::peers::peers;
+use super::peers::{Peers, peers};
 use super::tolerance::Basis;
 
 /// The fixture's tensors that a run must produce. Pass them to [`Comparer::verify`](crate::verify::Comparer::verify).
@@ -67,13 +67,9 @@ impl Comparer<'_> {
             }
         };
         let lacks_gradients = scope == Scope::ForwardAndBackward && gradients.is_empty();
-        let compare = |peers, (name, expected): &(String, Expected)| match produced.get(name) {
-            Some(ours) => comparer.compare_among(peers, name, ours, expected),
-            None => Comparison::missing(name, expected),
-        };
-        let stages = fixture.stages().iter().map(|stage| compare(None, stage));
-        let with_peers = peers(gradients, comparer.kept()).into_iter().zip(gradients);
-        let gradients = with_peers.map(|(peers, gradient)| compare(Some(peers), gradient));
+        let stages = fixture.stages().iter();
+        let stages = stages.map(|stage| comparer.compare_produced(None, stage, produced));
+        let gradients = comparer.compare_gradients(gradients, produced);
         let comparisons: Vec<Comparison> = stages.chain(gradients).collect();
         let first_divergence = comparisons.iter().find(|comparison| !comparison.passed());
         Report {
@@ -81,6 +77,30 @@ impl Comparer<'_> {
             first_divergence: first_divergence.map(|comparison| comparison.name.clone()),
             comparisons,
             not_compared,
+        }
+    }
+
+    /// Compares the gradients of one run, each together with the others.
+    #[doc(hidden)]
+    pub fn compare_gradients(
+        &self,
+        gradients: &[(String, Expected)],
+        produced: &HashMap<String, Tensor>,
+    ) -> Vec<Comparison> {
+        let with_peers = peers(gradients, self.kept()).into_iter().zip(gradients);
+        let compare = |(peers, of)| self.compare_produced(Some(peers), of, produced);
+        with_peers.map(compare).collect()
+    }
+
+    fn compare_produced(
+        &self,
+        peers: Option<Peers>,
+        (name, expected): &(String, Expected),
+        produced: &HashMap<String, Tensor>,
+    ) -> Comparison {
+        match produced.get(name) {
+            Some(ours) => self.compare_among(peers, name, ours, expected),
+            None => Comparison::missing(name, expected),
         }
     }
 }
