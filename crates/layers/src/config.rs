@@ -80,6 +80,11 @@ pub use candle_blocks_base::{MAX_SIZE, getters, matches, setters};
 #[doc(hidden)]
 pub use rank_part::rank_range;
 
+/// The value of a key that older serialized configurations lack.
+fn one<T: From<u8>>() -> T {
+    1.into()
+}
+
 /// Refuses 0, and sizes above [`MAX_SIZE`].
 fn size(name: &str, value: usize) -> Result<()> {
     match value {

@@ -31,6 +31,9 @@ impl fmt::Display for PlainMessage<'_> {
                          download {owner}{0} --local-dir DIR`",
                         path.display()
                     ),
+                    None if is_missing && path.ends_with("preprocessor_config.json") => {
+                        f.write_str("; copy it from the model's repository")
+                    }
                     None => Ok(()),
                 }
             }

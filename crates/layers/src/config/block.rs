@@ -43,7 +43,7 @@ pub struct ResidualConfig {
     /// The residual that a sublayer's output is added to.
     pub source: ResidualSource,
     /// The factor on the residual (MiniMax's `alpha`).
-    #[serde(default = "one")]
+    #[serde(default = "super::one")]
     pub carry: f64,
     /// The factor on a sublayer's output (Granite's `residual_multiplier`).
     pub multiplier: f64,
@@ -72,10 +72,6 @@ impl Default for ResidualConfig {
             drop_path: 0.0,
         }
     }
-}
-
-fn one() -> f64 {
-    1.0
 }
 
 /// The norms in a parallel block. Set them in [`Topology::Parallel`](crate::Topology::Parallel).

@@ -56,10 +56,10 @@ pub struct FeedForwardConfig {
     #[serde(default)]
     pub clamp: Option<GateClamp>,
     /// The factor on the gate, before the activation function (Falcon-H1).
-    #[serde(default = "one")]
+    #[serde(default = "super::one")]
     pub gate_multiplier: f64,
     /// The factor on the output of `down` (Falcon-H1).
-    #[serde(default = "one")]
+    #[serde(default = "super::one")]
     pub output_multiplier: f64,
     /// The share of gate outputs that become 0 before the activation function, for normally distributed outputs:
     /// `max(gate - mean - z · deviation, 0)` over each row, with the quantile `z` for the share (Gemma 3n).
@@ -503,9 +503,4 @@ impl FeedForwardConfig {
         }
         probability("feed-forward dropout", self.dropout)
     }
-}
-
-/// The multiplier of a serialized configuration without one.
-fn one() -> f64 {
-    1.0
 }

@@ -21,7 +21,7 @@ pub struct PatchEmbeddingsConfig {
     pub frames: Option<usize>,
     /// The window size in patches: patches in a square window are consecutive, and windows and the patches in each
     /// are in row order (Qwen2-VL). 1 for all patches in row order.
-    #[serde(default = "one")]
+    #[serde(default = "super::one")]
     pub window: usize,
     /// The blocks' width.
     pub d_model: usize,
@@ -133,8 +133,4 @@ impl PatchEmbeddingsConfig {
         probability("the embeddings' dropout", self.dropout)?;
         self.norm.iter().try_for_each(NormConfig::validate)
     }
-}
-
-fn one() -> usize {
-    1
 }

@@ -95,7 +95,7 @@ pub struct PatchAxes {
     /// The window size in patches: patches in a square window are consecutive, and windows and the patches in each
     /// are in row order. 1 for all patches in row order. Windows at the lower and right edge are smaller if they do
     /// not fill the grid.
-    #[serde(default = "one")]
+    #[serde(default = "super::one")]
     pub window: usize,
     /// Set if the original model shifts and scales the coordinates at random in training. This crate does not, so
     /// the block refuses to train.
@@ -112,10 +112,6 @@ pub enum PatchCoordinates {
     Centers,
     /// Counted from 0 (Qwen2-VL).
     Counted,
-}
-
-fn one() -> usize {
-    1
 }
 
 impl PatchAxes {
