@@ -62,6 +62,9 @@ fn a_file_without_a_processor_has_that_of_the_models_type() {
     let write = |name: &str, value: serde_json::Value| {
         fs::write(folder.path().join(name), value.to_string()).unwrap();
     };
+    let missing = message(ImageProcessor::open(folder.path()));
+    let cure = "copy it from the model's repository";
+    assert_says(missing, &["preprocessor_config.json", cure]);
     write("preprocessor_config.json", json!({}));
     assert_says(
         message(ImageProcessor::open(folder.path())),
