@@ -35,21 +35,11 @@ fn judge(
     grad_output: &Tensor,
     f: impl Fn(&[Tensor]) -> Result<Tensor>,
 ) -> Vec<Comparison> {
-    let (names, tensors): (Vec<_>, Vec<_>) = inputs.iter().cloned().unzip();
-    let (y, gradients) = value_and_gradients(&tensors, grad_output, f);
-    let mut comparisons = vec![reference.compare(&format!("{case}.output"), &y)];
-    for (name, gradient) in names.iter().zip(&gradients) {
-        let name = grad(case, name);
-        if is_zero_but_for_rounding(&name) {
-            continue;
-        }
-        comparisons.push(reference.compare(&name, gradient));
-    }
+    let (mut comparisons, gradients) = differentiated(reference, case, inputs, grad_output, f);
+    let gradients = gradients.iter();
+    let compared = gradients.filter(|(name, _)| !is_zero_but_for_rounding(name));
+    comparisons.extend(compared.map(|(name, gradient)| reference.compare(name, gradient)));
     comparisons
-}
-
-fn grad(case: &str, name: &str) -> String {
-    format!("{case}.grad_{}", name.replace('.', "_"))
 }
 
 /// Like [`judge`], for a layer with many parameters, whose gradients are judged as those of a fixture are: PyTorch's error
@@ -61,17 +51,30 @@ fn judge_many(
     grad_output: &Tensor,
     f: impl Fn(&[Tensor]) -> Result<Tensor>,
 ) -> Vec<Comparison> {
-    let (names, tensors): (Vec<_>, Vec<_>) = inputs.iter().cloned().unzip();
-    let (y, gradients) = value_and_gradients(&tensors, grad_output, f);
-    let names: Vec<String> = names.iter().map(|name| grad(case, name)).collect();
-    let expected = names
-        .iter()
-        .map(|name| (name.clone(), reference.expected(name)));
-    let expected: Vec<(String, Expected)> = expected.collect();
-    let produced: HashMap<String, Tensor> = names.into_iter().zip(gradients).collect();
-    let mut comparisons = vec![reference.compare(&format!("{case}.output"), &y)];
+    let (mut comparisons, gradients) = differentiated(reference, case, inputs, grad_output, f);
+    let names = gradients.iter().map(|(name, _)| name);
+    let expected: Vec<(String, Expected)> = names
+        .map(|name| (name.clone(), reference.expected(name)))
+        .collect();
+    let produced: HashMap<String, Tensor> = gradients.into_iter().collect();
     comparisons.extend(Comparer::new().compare_gradients(&expected, &produced));
     comparisons
+}
+
+/// Compares the output, and returns the gradients with PyTorch's names.
+fn differentiated(
+    reference: &Reference,
+    case: &str,
+    inputs: &[(String, Tensor)],
+    grad_output: &Tensor,
+    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+) -> (Vec<Comparison>, Vec<(String, Tensor)>) {
+    let (names, tensors): (Vec<_>, Vec<_>) = inputs.iter().cloned().unzip();
+    let (y, gradients) = value_and_gradients(&tensors, grad_output, f);
+    let output = reference.compare(&format!("{case}.output"), &y);
+    let named = |name: String| format!("{case}.grad_{}", name.replace('.', "_"));
+    let gradients = names.into_iter().map(named).zip(gradients);
+    (vec![output], gradients.collect())
 }
 
 /// Returns whether this is the gradient of attention's key bias, which the softmax cancels: there is nothing to compare.
