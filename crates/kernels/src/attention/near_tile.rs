@@ -1,7 +1,7 @@
 //! Products whose right operands are in the cache.
 
 use super::Operand;
-use crate::products::{Ahead, DotTile, Dots, Format, PanelChunk, Total};
+use crate::products::{Ahead, DotTile, Dots, Format, PanelChunk, Total, Totals};
 use crate::vectors::Task;
 
 /// A [`DotTile`] for keys or values, which are in the cache already. The type disables prefetching at compile time.
@@ -18,14 +18,14 @@ pub(crate) struct NearTile<'a, F: Format> {
 impl<F: Operand, D: Dots<F>> Task<D> for NearTile<'_, F> {
     #[inline(always)]
     fn compute(self, dots: D) {
-        self.dot_tile().compute(dots);
+        self.dot_tile(D::PANEL).compute(dots);
     }
 }
 
 impl<'a, F: Format<Element = f32>> NearTile<'a, F> {
     /// Converts to a tile that prefetches nothing.
     #[inline(always)]
-    pub(crate) fn dot_tile(self) -> DotTile<'a, F> {
+    pub(crate) fn dot_tile(self, panel: usize) -> DotTile<'a, F> {
         DotTile {
             rows: self.rows,
             depth: self.depth,
@@ -33,7 +33,7 @@ impl<'a, F: Format<Element = f32>> NearTile<'a, F> {
             b: PanelChunk::packed(&[], self.b),
             layout: F::Layout::default(),
             ahead: Ahead::NOTHING,
-            totals: self.totals,
+            totals: Totals::contiguous(self.totals, panel),
             total: self.total,
         }
     }

@@ -115,7 +115,7 @@ impl QueryRows<'_> {
                     a: &memory.queries[part * n_rows * kernel.row_words()..],
                     b: &keys[first / F::GROUP * width..],
                     totals: scores,
-                    total: Total::of_chunk(part),
+                    total: Total::New.of_chunk(part),
                 });
             }
         }

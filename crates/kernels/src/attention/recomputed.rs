@@ -38,11 +38,11 @@ impl Differentiable<'_> {
             Some(_) => keys,
             None => keys.min(BLOCK),
         };
-        let products = rows.max(at_once) * self.key.head_dim.max(self.value.head_dim);
         let n_tiles = query.seq.div_ceil(each);
         let open = n_tiles.min(TILES_PER_PART) * rows * (query.head_dim + key_value);
-        // A part waits until those before it are added. One more thread may hold what it took in an earlier call.
-        let sums = 4 * keys * key_value;
+        // One block's sums, and a part whose sums wait until those of the part before it are added. One more thread may hold
+        // what it took in an earlier call.
+        let sums = 2 * (at_once + keys) * key_value;
         // Products and their gradients.
         let relative = self.relative.map_or(0, |of| 2 * of.n_products(keys));
         let size = match query.data {
@@ -50,7 +50,7 @@ impl Differentiable<'_> {
             _ => size_of::<f32>(),
         };
         let threads = cpu.threads.min(self.batch * self.key.heads * n_tiles) + 1;
-        threads * (3 * rows * at_once + products + open + sums + relative) * size
+        threads * (3 * rows * at_once + open + sums + relative) * size
     }
 
     /// Returns the length of the normalizers that the forward pass writes for the backward pass. It is 0 where all keys

@@ -40,7 +40,7 @@ impl<T: TileLevel<Dots: OperandDots<bf16>>> AttentionKernel<bf16> for TileKernel
     }
 
     fn multiply(&self, tile: NearTile<bf16>) {
-        self.multiply_words(tile.dot_tile());
+        self.multiply_words(tile.dot_tile(Kernel::<bf16>::panel(self)));
     }
 
     fn score(&self, task: Score) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Epilogue, GateClamp, Halves, MAX_PANEL, Scale, WIDTH};
+use super::{Epilogue, GateClamp, Halves, MAX_PANEL, Scale, Totals, WIDTH};
 use crate::rows::activation::{ActivationFunction, Computed};
 use crate::threads::Target;
 use crate::vectors::prefetch::{self, LINE};
@@ -48,6 +48,9 @@ pub(crate) struct Place<'a, T> {
     /// The result column of the target's first column.
     pub first_column: usize,
 }
+
+/// The size of a typical first-level cache.
+const IN_CACHE: usize = 32 << 10;
 
 /// Rows per activation call, whose sums stay in the L1 cache.
 const GROUP: usize = 16;
@@ -176,6 +179,34 @@ impl<T: Real> Results<'_, T> {
                     prefetch::far(residual.wrapping_add(line));
                 }
             }
+        }
+    }
+
+    /// Returns whether a panel's totals are the results, and are as fast to reach there as in working memory: they are
+    /// written once, or the rows lie in the first-level cache.
+    pub fn are_totals(&self, n_rows: usize, n_chunks: usize, panel: usize) -> bool {
+        let bytes = n_rows * self.place.target.columns() * size_of::<T>();
+        let fast = n_chunks == 1 || bytes <= IN_CACHE;
+        fast && self.columns.len() == panel && self.epilogue.is_none()
+    }
+
+    /// Returns the target's memory for the totals of the task's rows.
+    ///
+    /// # Safety
+    /// No other borrow of these elements is in use.
+    pub unsafe fn as_totals(&self, n_rows: usize) -> Totals<'_, T> {
+        let (first, columns) = self.target(0);
+        // SAFETY: the caller's promise.
+        unsafe { Totals::in_target(self.place.target, first..first + n_rows, columns) }
+    }
+
+    /// Reads the target's rows, as totals of `width` each.
+    pub fn read(&self, totals: &mut [T], width: usize) {
+        for (row, totals) in totals.chunks_exact_mut(width).enumerate() {
+            let (row, columns) = self.target(row);
+            let n = columns.len();
+            // SAFETY: among all tasks and panels, only this one has these columns of this row.
+            totals[..n].copy_from_slice(unsafe { self.place.target.piece(row, columns) });
         }
     }
 

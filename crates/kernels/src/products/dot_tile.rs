@@ -12,7 +12,7 @@
 //!    ..                  ..          ..
 //! ```
 
-use super::{Dots, Format, Total, WIDTH, format::Tile, parts};
+use super::{Dots, Format, Total, Totals, WIDTH, format::Tile, parts};
 use crate::threads::parallel;
 use crate::vectors::prefetch::{self, LINE};
 use crate::vectors::{Task, Vectors};
@@ -31,7 +31,7 @@ pub struct DotTile<'a, F: Format> {
     /// The data to prefetch after this chunk.
     pub ahead: Ahead,
     /// Running totals, `[rows, Dots::PANEL]`.
-    pub totals: &'a mut [F::Element],
+    pub totals: Totals<'a, F::Element>,
     /// Tells whether `totals` already holds earlier chunks' sums.
     pub total: Total,
 }
@@ -195,7 +195,7 @@ impl<F: Format> DotTile<'_, F> {
             false => groups.div_ceil(F::GROUPS) * F::GROUP_WORDS,
         };
         assert!(b.scales.len() >= scale_words && b.values.len() >= value_words * D::PANEL);
-        assert!(self.totals.len() >= ROWS * D::PANEL);
+        assert!(self.totals.holds(ROWS, D::PANEL));
         let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
         let scales = |j: usize| b.scales.as_ptr().wrapping_add(j * lanes);
         let groups_of_part = part_terms / F::GROUP;
@@ -305,7 +305,7 @@ impl<F: Format> DotTile<'_, F> {
     ) {
         let v = d.vectors();
         let lanes = D::PANEL / WIDTH;
-        let totals = &mut self.totals[i * D::PANEL..][..D::PANEL];
+        let totals = self.totals.row(i);
         let sums = sums.into_iter().zip(scales);
         for ((sum, scales), totals) in sums.zip(totals.chunks_exact_mut(lanes)) {
             // SAFETY: the caller's promise.

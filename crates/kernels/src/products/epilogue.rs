@@ -58,6 +58,14 @@ impl<'a, T: Real> Epilogue<'a, T> {
         residual: None,
     };
 
+    /// Returns whether the sums are the results.
+    pub(crate) fn is_none(&self) -> bool {
+        let adds = self.bias.is_some() || self.up_bias.is_some() || self.residual.is_some();
+        let clamps = self.clamp.is_some() || self.gate_factor.is_some();
+        let scales = !matches!(self.scale, Scale::One);
+        !adds && !clamps && !scales && self.activation == ActivationFunction::Identity
+    }
+
     /// Adds an optional bias to the sums.
     pub fn bias(bias: Option<&'a [T]>) -> Self {
         Self { bias, ..Self::NONE }

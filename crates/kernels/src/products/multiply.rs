@@ -76,8 +76,8 @@ fn multiply_as_is<T: Plain + Stored>(cpu: Cpu, a: Matrix, b: Matrix, added: Adde
 /// # Panics
 /// If lengths do not match, or a type is not f32.
 pub fn multiply_rounded(cpu: Cpu, a: Matrix, b: Matrix, added: Added, y: SliceMut) {
-    let y = f32::of_slice_mut(y);
-    multiply_packing::<bf16>(cpu, a.view(), b.view(), &added.epilogue(), y);
+    let y = Target::row_major(f32::of_slice_mut(y), a.rows, b.columns);
+    multiply_packing::<bf16>(cpu, a.view(), b.view(), &added.epilogue(), To::Rows(&y));
 }
 
 fn multiply_widened<T: Stored<Acc = f32>>(
@@ -123,6 +123,20 @@ pub(crate) fn multiply_views<T: Plain>(
     epilogue: &Epilogue<T>,
     y: &mut [T],
 ) {
+    let y = Target::row_major(y, a.rows(), b.columns());
+    multiply_onto::<T>(cpu, a, b, epilogue, To::Rows(&y));
+}
+
+/// Computes `y = y + a · b` in f32 or f64. `y` is row-major and contiguous.
+///
+/// # Panics
+/// If the lengths do not match.
+pub(crate) fn add_product<T: Plain>(cpu: Cpu, a: View<T>, b: View<T>, y: &mut [T]) {
+    let y = Target::row_major(y, a.rows(), b.columns());
+    multiply_onto::<T>(cpu, a, b, &Epilogue::NONE, To::Sums(&y));
+}
+
+fn multiply_onto<T: Plain>(cpu: Cpu, a: View<T>, b: View<T>, epilogue: &Epilogue<T>, y: To<T>) {
     if a.rows() > BLOCK_ROWS {
         // Packed once, because each row block would pack `b` again.
         return multiply_packing::<T>(cpu, a, b, epilogue, y);
@@ -136,7 +150,7 @@ fn multiply_packing<F: WithKernel>(
     a: View<F::Element>,
     b: View<F::Element>,
     epilogue: &Epilogue<F::Element>,
-    y: &mut [F::Element],
+    y: To<F>,
 ) {
     let b = PackedMatrix::<F>::new_in(take(HIDDEN), cpu, F::Layout::default(), b);
     multiply_columns(cpu, Columns::Packed(&b), a, epilogue, y);
@@ -152,12 +166,11 @@ pub(crate) fn multiply_columns<F: WithKernel>(
     b: Columns<F>,
     a: View<F::Element>,
     epilogue: &Epilogue<F::Element>,
-    y: &mut [F::Element],
+    y: To<F>,
 ) {
     let kernel = &*F::kernel(cpu.isa);
     let (depth, columns) = b.shape();
-    let y = Target::row_major(y, a.rows(), columns);
-    let product = Product::new((cpu, kernel), b, epilogue, To::Rows(&y), a.rows());
+    let product = Product::new((cpu, kernel), b, epilogue, y, a.rows());
     assert_eq!(
         a.columns(),
         depth,

@@ -6,8 +6,8 @@ use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
     Ahead, ApplyEpilogue, Columns, DotTile, Form, Format, InPlaceTile, Kernel, NEXT_PANEL,
-    PackColumns, PackedRows, PanelChunk, Product, Results, TaskRows, Total, View, Widen, in_place,
-    product::PanelSums,
+    PackColumns, PackedRows, PanelChunk, Product, Results, TaskRows, Total, Totals, View, Widen,
+    in_place, product::PanelSums,
 };
 use crate::vectors::{Real, prefetch};
 
@@ -33,6 +33,17 @@ impl<F: Format> Product<'_, F> {
             columns: packing,
         } = sums;
         let totals = &mut totals[..n_rows * width];
+        // Fewer rows take other ways below. Tile registers write contiguous rows.
+        let by_tiles = F::PLAIN && n_tiles > 1 && n_rows > in_place::MAX_ROWS;
+        let mut in_result = match by_tiles && results.are_totals(n_rows, n_chunks, width) {
+            // SAFETY: among all tasks and panels, only this one writes these columns of the task's rows.
+            true => Some(unsafe { results.as_totals(n_rows) }),
+            false => None,
+        };
+        let before = self.before();
+        if before == Total::Running && in_result.is_none() {
+            results.read(totals, width);
+        }
         let finish = |rows: Range<usize>, sums: &mut [F::Element]| {
             kernel.finish(ApplyEpilogue {
                 results,
@@ -43,14 +54,14 @@ impl<F: Format> Product<'_, F> {
         if let Columns::Packed(b) = self.b
             && n_tiles == 1
         {
-            let rows = a.chunk(0, part.rows.start);
-            self.whole_panel(n_rows, rows, a.chunk_words(), b.chunk(panel, 0), totals);
+            let a = (a.chunk(0, part.rows.start), a.chunk_words());
+            self.whole_panel(n_rows, a, b.chunk(panel, 0), totals, before);
             return finish(0..n_rows, totals);
         }
         for chunk in 0..n_chunks {
             let terms = chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK);
             let is_last = chunk + 1 == n_chunks;
-            let total = Total::of_chunk(chunk);
+            let total = before.of_chunk(chunk);
             let (b, ahead) = match self.b {
                 Columns::Packed(b) => {
                     let (packed, ahead) = self.packed_chunk(b.chunk(panel, chunk), terms.len());
@@ -90,10 +101,10 @@ impl<F: Format> Product<'_, F> {
             };
             for tile in 0..n_tiles {
                 let rows = blocking.part(n_rows, n_tiles, tile);
-                let totals = &mut totals[rows.start * width..rows.end * width];
                 if is_last {
                     results.prefetch(rows.clone());
                 }
+                let of_tile = &mut totals[rows.start * width..rows.end * width];
                 kernel.multiply(DotTile {
                     rows: rows.len(),
                     depth: terms.len(),
@@ -101,11 +112,14 @@ impl<F: Format> Product<'_, F> {
                     b,
                     layout: self.b.layout(),
                     ahead: ahead.share(tile, n_tiles),
-                    totals,
+                    totals: match &mut in_result {
+                        Some(totals) => totals.part(rows.clone()),
+                        None => Totals::contiguous(&mut *of_tile, width),
+                    },
                     total,
                 });
-                if is_last {
-                    finish(rows, totals);
+                if is_last && in_result.is_none() {
+                    finish(rows, of_tile);
                 }
             }
         }
@@ -127,10 +141,10 @@ impl<F: Format> Product<'_, F> {
     pub(crate) fn whole_panel(
         &self,
         rows: usize,
-        a: &[F::Word],
-        a_stride: usize,
+        (a, a_stride): (&[F::Word], usize),
         b: &[F::Word],
         totals: &mut [F::Element],
+        before: Total,
     ) {
         let ((depth, _), layout) = (self.b.shape(), self.b.layout());
         for chunk in 0..depth.div_ceil(F::CHUNK).max(1) {
@@ -144,8 +158,8 @@ impl<F: Format> Product<'_, F> {
                 b,
                 layout,
                 ahead,
-                totals,
-                total: Total::of_chunk(chunk),
+                totals: Totals::contiguous(&mut *totals, self.kernel.panel()),
+                total: before.of_chunk(chunk),
             });
         }
         let end = F::column_words(layout, depth) * self.kernel.panel();

@@ -6,7 +6,7 @@ use bytemuck::cast_slice_mut;
 
 use super::{
     Epilogue, Format, Halves, Kernel, PackRows, PackedMatrix, PackedRows, PackedTarget, Results,
-    TILE, View, apply_epilogue::Place,
+    TILE, Total, View, apply_epilogue::Place,
 };
 use crate::threads::parallel::{self, part};
 use crate::{cpu::Cpu, memory::lend, threads::Target};
@@ -24,6 +24,8 @@ pub enum Columns<'a, F: Format> {
 pub enum To<'a, F: Format> {
     /// Row-major memory.
     Rows(&'a Target<'a, F::Element>),
+    /// Row-major memory with totals, to which the product is added.
+    Sums(&'a Target<'a, F::Element>),
     /// The next product's packed left operand.
     Operand(&'a PackedTarget<'a, F::Word>),
 }
@@ -75,7 +77,7 @@ impl<'a, F: Format> Product<'a, F> {
     ) -> Self {
         let (depth, columns) = b.shape();
         let to = match &y {
-            To::Rows(y) => (y.rows(), y.columns()),
+            To::Rows(y) | To::Sums(y) => (y.rows(), y.columns()),
             To::Operand(y) => (y.rows(), y.columns()),
         };
         assert_eq!(to, (rows, columns));
@@ -155,6 +157,14 @@ impl<'a, F: Format> Product<'a, F> {
         });
     }
 
+    /// Returns the total that the first chunk is added to.
+    pub(crate) fn before(&self) -> Total {
+        match self.y {
+            To::Rows(_) | To::Operand(_) => Total::New,
+            To::Sums(_) => Total::Running,
+        }
+    }
+
     /// Returns the panels in units that are written together.
     fn units(&self) -> Units {
         let (_, columns) = self.b.shape();
@@ -162,7 +172,7 @@ impl<'a, F: Format> Product<'a, F> {
         Units {
             n_panels: columns.div_ceil(per_panel),
             per_unit: match self.y {
-                To::Rows(_) => 1,
+                To::Rows(_) | To::Sums(_) => 1,
                 // The next operand is packed in whole column chunks.
                 To::Operand(_) => F::CHUNK / per_panel,
             },
@@ -200,7 +210,7 @@ impl<'a, F: Format> Product<'a, F> {
         let width = self.kernel.panel();
         let staged = match self.y {
             To::Operand(_) if !F::PLAIN => rows * F::CHUNK,
-            To::Operand(_) | To::Rows(_) => 0,
+            To::Operand(_) | To::Rows(_) | To::Sums(_) => 0,
         };
         let columns = match self.b {
             Columns::InPlace(_) => F::CHUNK * width,
@@ -226,7 +236,7 @@ impl<'a, F: Format> Product<'a, F> {
     ) {
         let n_rows = part.rows.len();
         match self.y {
-            To::Rows(y) => work(&Place {
+            To::Rows(y) | To::Sums(y) => work(&Place {
                 target: y,
                 first_row: part.first_row,
                 first_column: 0,

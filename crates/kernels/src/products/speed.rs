@@ -1,8 +1,8 @@
 //! Measures products' speed relative to the CPU's peak. Run on an idle machine: `cargo test --release -p
 //! candle-blocks-kernels a_share_of_the_peak -- --ignored --nocapture`
 
-use super::multiply::{multiply_columns, multiply_views as multiply};
-use super::{Columns, Epilogue, PackedMatrix, View, WeightFormat, peak};
+use super::multiply::multiply_views as multiply;
+use super::{Columns, Epilogue, PackedMatrix, View, WeightFormat, peak, tests::multiply_columns};
 use crate::reference::{on, random};
 use crate::{threads::with_team, timing::least, vectors::Isa};
 

@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::product::{TaskMemory, Units};
 use super::{
     ApplyEpilogueToPanels, Columns, Format, PackedMatrix, PackedRows, PanelPairs, Product,
-    TaskRows, To, panel_pair,
+    TaskRows, To, Total, panel_pair,
 };
 use crate::threads::parallel::{self, part};
 
@@ -32,7 +32,7 @@ impl<'a, F: Format> Product<'a, F> {
         // Instruction sets with fewer registers would spill two panels' sums.
         let fits = rows <= panel_pair::MAX_ROWS && 2 * rows <= self.kernel.rows();
         match self.b {
-            Columns::Packed(b) if fits => Some(b),
+            Columns::Packed(b) if fits && self.before() == Total::New => Some(b),
             Columns::Packed(_) | Columns::InPlace(_) => None,
         }
     }
@@ -67,7 +67,7 @@ impl<'a, F: Format> Product<'a, F> {
                     self.sum(a, b, &panels, sums.totals);
                 });
                 let together = match self.y {
-                    To::Rows(_) => panels.len().max(1),
+                    To::Rows(_) | To::Sums(_) => panels.len().max(1),
                     To::Operand(_) => units.per_unit,
                 };
                 let totals = sums
@@ -112,7 +112,13 @@ impl<'a, F: Format> Product<'a, F> {
             });
         }
         if end < panels.end {
-            self.whole_panel(rows, packed, a_stride, b.chunk(end, 0), single);
+            self.whole_panel(
+                rows,
+                (packed, a_stride),
+                b.chunk(end, 0),
+                single,
+                Total::New,
+            );
         }
     }
 }

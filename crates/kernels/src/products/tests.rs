@@ -4,19 +4,23 @@ mod epilogue;
 mod pairs;
 mod quantized;
 mod same_bits;
+mod sums;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 mod weights;
 
-use super::multiply::{multiply_columns, multiply_views as multiply};
+use super::multiply::multiply_views as multiply;
 use super::{
-    Columns, Epilogue, Halves, Matrix, PackedMatrix, Plain, Scale, View, WithKernel,
+    Columns, Epilogue, Halves, Matrix, PackedMatrix, Plain, Scale, To, View, WithKernel,
     blocks::BLOCK_ROWS,
 };
 use crate::reference::{self, RoundingErrors, assert_same, assert_share, on};
 use crate::rows::activation::{ActivationFunction, Computed};
-use crate::threads::parallel::{self, part};
-use crate::{memory::Aligned, vectors::Isa, vectors::Stored};
+use crate::threads::{
+    Target,
+    parallel::{self, part},
+};
+use crate::{cpu::Cpu, memory::Aligned, vectors::Isa, vectors::Stored};
 
 /// A float type with a scalar fused multiply-add.
 trait Float: Plain + Computed + RoundingErrors {
@@ -111,6 +115,18 @@ impl<T: RoundingErrors> Layouts<T> {
             Matrix::new(T::slice(&self.gaps[3..]), shape, (2 * self.columns + 5, 2)),
         ]
     }
+}
+
+/// Like [`multiply::multiply_columns`], to contiguous rows.
+pub(crate) fn multiply_columns<F: WithKernel>(
+    cpu: Cpu,
+    b: Columns<F>,
+    a: View<F::Element>,
+    epilogue: &Epilogue<F::Element>,
+    y: &mut [F::Element],
+) {
+    let y = Target::row_major(y, a.rows(), b.shape().1);
+    super::multiply::multiply_columns(cpu, b, a, epilogue, To::Rows(&y));
 }
 
 fn product<T: Float>(isa: Isa, a: View<T>, b: View<T>, threads: usize) -> Vec<T> {

@@ -29,10 +29,10 @@ pub enum Total {
 }
 
 impl Total {
-    /// Returns the total for chunk number `chunk`.
-    pub fn of_chunk(chunk: usize) -> Self {
+    /// Returns the total for chunk number `chunk`, if this is the first one's.
+    pub fn of_chunk(self, chunk: usize) -> Self {
         match chunk {
-            0 => Self::New,
+            0 => self,
             _ => Self::Running,
         }
     }

@@ -23,9 +23,9 @@ impl<'a, T> Shared<'a, T> {
         }
     }
 
-    /// Returns an element's address, for prefetching. It may lie outside the slice.
+    /// Returns an element's address, for prefetching or for rows with gaps. It may lie outside the slice.
     #[inline(always)]
-    pub fn address(&self, index: usize) -> *const T {
+    pub fn address(&self, index: usize) -> *mut T {
         self.start.wrapping_add(index)
     }
 

@@ -32,9 +32,9 @@ impl<'a, T> Target<'a, T> {
         self.columns
     }
 
-    /// Returns an element's address, for prefetching. It may lie outside the rows.
+    /// Returns an element's address, for prefetching or for rows with gaps. It may lie outside the rows.
     #[inline(always)]
-    pub fn address(&self, row: usize, column: usize) -> *const T {
+    pub fn address(&self, row: usize, column: usize) -> *mut T {
         self.data.address(row * self.columns + column)
     }
 

@@ -11,7 +11,7 @@ use crate::attention::plan::smallest_range;
 use crate::attention::{AttentionGradients, HeadRows, TermGradients, Written};
 use crate::cpu::Cpu;
 use crate::memory::{Buffer, Recycled, lend};
-use crate::products::Plain;
+use crate::products::{Plain, add_product};
 use crate::rows::softmax::{Means, Normalizer, Normalizers, backward_here};
 use crate::threads::{Shared, parallel};
 use crate::vectors::{Element, Slice, Stored};
@@ -93,34 +93,27 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         let n_tiles = query.seq.div_ceil(self.queries_per_tile());
         let n_parts = n_tiles.div_ceil(TILES_PER_PART);
         let n_heads = batch * key.heads;
+        let n_blocks = self.blocks(&(0..key.seq)).len();
         let in_order = || Mutex::new(InOrder::default());
-        let of_heads: Vec<Mutex<InOrder<T>>> = (0..n_heads).map(|_| in_order()).collect();
+        let of_blocks: Vec<Mutex<InOrder<T>>> =
+            (0..n_heads * n_blocks).map(|_| in_order()).collect();
         let at = |head: usize| (head / key.heads, head % key.heads);
         let part = |head: usize, part: usize, relative: Option<&mut HeadRelative<T>>| {
             let at = at(head);
             // A causal sequence's last queries see the most keys, and take the longest. They come first.
-            let gradients = self.part(cpu, at, n_parts - 1 - part, relative, &backward);
-            let mut of_head = of_heads[head]
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            of_head.add(part, gradients, |gradients| {
-                for (of, from, to) in [
-                    (key, &gradients.key, &backward.key),
-                    (value, &gradients.value, &backward.value),
-                ] {
-                    let (sequence, head) = at;
-                    let first = sequence * of.seq + gradients.keys.start;
-                    for (row, from) in from.chunks_exact(of.head_dim).enumerate() {
-                        let start = ((first + row) * of.heads + head) * of.head_dim;
-                        // SAFETY: only the thread with this head's lock writes to it.
-                        let to = unsafe { to.range(start..start + of.head_dim) };
-                        to.iter_mut().zip(from).for_each(|(to, &x)| *to += x);
-                    }
-                }
+            let queries = n_parts - 1 - part;
+            self.part(cpu, at, queries, relative, &backward, |block, gradients| {
+                let mut of_block = of_blocks[head * n_blocks + block]
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                // SAFETY: only the thread with the lock of these keys writes to them.
+                of_block.add(part, gradients, |of| unsafe {
+                    self.add_keys(at, of, &backward)
+                });
             });
         };
         match backward.sums.is_empty() {
-            // A part's gradients are kept until those of the parts before it are added.
+            // A part's gradients for a block are kept until those of the parts before it are added.
             true => parallel::for_tasks_in_order(self.threads(cpu), n_heads * n_parts, |task| {
                 part(task / n_parts, task % n_parts, None);
             }),
@@ -143,7 +136,8 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         }
     }
 
-    /// Writes the queries' gradients for some tiles, and returns their sums for keys and values.
+    /// Writes the queries' gradients for some tiles, and passes each block's sums for keys and values to `add`, if a tile
+    /// sees keys there.
     fn part(
         &self,
         cpu: Cpu,
@@ -151,7 +145,8 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         part: usize,
         mut relative: Option<&mut HeadRelative<T>>,
         backward: &Backward<T>,
-    ) -> KeyGradients<T> {
+        add: impl Fn(usize, Option<KeyGradients<T>>),
+    ) {
         let first = part * TILES_PER_PART;
         let each = self.queries_per_tile();
         let end = ((first + TILES_PER_PART) * each).min(self.of.query.seq);
@@ -160,8 +155,12 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         let mut tiles: Vec<_> = tiles.map(|tile| self.open(tile, backward)).collect();
         let keys = smallest_range(tiles.iter().map(|of| of.tile.keys.clone()));
         let dims = [self.of.key.head_dim, self.of.value.head_dim];
-        let mut gradients = KeyGradients::zeros(keys.clone(), dims);
-        for block in self.blocks(&keys) {
+        for block in self.blocks(&(0..self.of.key.seq)) {
+            let Some(keys) = self.keys_in(&keys, block) else {
+                add(block, None);
+                continue;
+            };
+            let mut gradients = KeyGradients::zeros(keys, dims);
             for of in &mut tiles {
                 let Some(part) = self.part_of(&of.tile, block) else {
                     continue;
@@ -169,6 +168,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
                 let relative = relative.as_deref_mut();
                 self.backward_part(cpu, (&part, of), relative, &backward.sums, &mut gradients);
             }
+            add(block, Some(gradients));
         }
         for mut of in tiles {
             let scale = T::of(self.of.scale);
@@ -176,7 +176,30 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
             // SAFETY: no two tiles share a query in a head.
             unsafe { self.write_rows(&of.tile, &of.dq, self.of.query.head_dim, &backward.query) };
         }
-        gradients
+    }
+
+    /// Adds some queries' gradients for keys and values to those of their head.
+    ///
+    /// # Safety
+    /// No other borrow of these keys in this head is in use.
+    unsafe fn add_keys(
+        &self,
+        (sequence, head): (usize, usize),
+        gradients: &KeyGradients<T>,
+        backward: &Backward<T>,
+    ) {
+        for (of, from, to) in [
+            (self.of.key, &gradients.key, &backward.key),
+            (self.of.value, &gradients.value, &backward.value),
+        ] {
+            let first = sequence * of.seq + gradients.keys.start;
+            for (row, from) in from.chunks_exact(of.head_dim).enumerate() {
+                let start = ((first + row) * of.heads + head) * of.head_dim;
+                // SAFETY: the caller's promise.
+                let to = unsafe { to.range(start..start + of.head_dim) };
+                to.iter_mut().zip(from).for_each(|(to, &x)| *to += x);
+            }
+        }
     }
 
     /// Reads a tile's rows.
@@ -236,9 +259,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
             query, key, value, ..
         } = self.of;
         let (n, n_keys) = (self.n_rows(part), part.keys.len());
-        let widest = key.head_dim.max(value.head_dim);
-        let rest = n * n_keys + n.max(n_keys) * widest;
-        lend(TILE, self.memory_for(part) + rest, |memory| {
+        lend(TILE, self.memory_for(part) + n * n_keys, |memory| {
             let mut memory = self.divided(part, memory);
             let products = relative.as_ref().map(|of| &of.products);
             let normalizers = match &of.whole_rows {
@@ -248,7 +269,7 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
             let mut sinks =
                 self.probabilities(cpu, part, &of.queries, products, &mut memory, normalizers);
             let (p, ds) = (&*memory.p, memory.scores);
-            let (dp, product) = memory.rest.split_at_mut(n * n_keys);
+            let dp = &mut memory.rest[..n * n_keys];
             let dy = rows(&of.dy, value.head_dim);
             let dropped = match self.of.dropped {
                 None => p,
@@ -258,9 +279,8 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
                     &*ds
                 }
             };
-            let dv = &mut product[..n_keys * value.head_dim];
-            multiply(cpu, rows(dropped, n_keys).transposed(), dy, dv);
-            gradients.add_values(part, dv);
+            let dv = gradients.value(part);
+            add_product(cpu.alone(), rows(dropped, n_keys).transposed(), dy, dv);
             let at = (part.sequence, part.head);
             let values = value.positions(at, part.keys.clone());
             multiply(cpu, dy, values.transposed(), dp);
@@ -278,12 +298,9 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
                 capped_slope(cap, dp, ds);
             }
             let (ds, queries) = (rows(ds, n_keys), rows(&of.queries, query.head_dim));
-            let dk = &mut product[..n_keys * key.head_dim];
-            multiply(cpu, ds.transposed(), queries, dk);
-            gradients.add_keys(part, dk);
-            let dq = &mut product[..n * query.head_dim];
-            multiply(cpu, ds, key.positions(at, part.keys.clone()), dq);
-            zip(&mut *of.dq, &*dq).for_each(|(sum, &dq)| *sum += dq);
+            add_product(cpu.alone(), ds.transposed(), queries, gradients.key(part));
+            let keys = key.positions(at, part.keys.clone());
+            add_product(cpu.alone(), ds, keys, &mut of.dq);
         });
     }
 }

@@ -28,38 +28,28 @@ impl<T: Plain + Recycled> KeyGradients<T> {
         Self { keys, key, value }
     }
 
-    /// Adds a tile's gradients for its keys.
-    pub(super) fn add_keys(&mut self, tile: &Tile, gradient: &[T]) {
-        add(
-            &mut self.key,
-            tile.keys.start - self.keys.start,
-            tile,
-            gradient,
-        );
+    /// Returns the gradients for a tile's keys.
+    pub(super) fn key(&mut self, tile: &Tile) -> &mut [T] {
+        rows_of(&mut self.key, &self.keys, &tile.keys)
     }
 
-    /// Adds a tile's gradients for its values.
-    pub(super) fn add_values(&mut self, tile: &Tile, gradient: &[T]) {
-        add(
-            &mut self.value,
-            tile.keys.start - self.keys.start,
-            tile,
-            gradient,
-        );
+    /// Returns the gradients for a tile's values.
+    pub(super) fn value(&mut self, tile: &Tile) -> &mut [T] {
+        rows_of(&mut self.value, &self.keys, &tile.keys)
     }
 }
 
-/// Adds rows, the first one to row `first`.
-fn add<T: Plain>(sum: &mut [T], first: usize, tile: &Tile, rows: &[T]) {
-    let width = rows.len() / tile.keys.len();
-    let sum = sum[first * width..].iter_mut().zip(rows);
-    sum.for_each(|(sum, &x)| *sum += x);
+/// Returns the rows for some of the positions `all`.
+fn rows_of<'a, T>(rows: &'a mut [T], all: &Range<usize>, positions: &Range<usize>) -> &'a mut [T] {
+    let width = rows.len() / all.len();
+    let start = (positions.start - all.start) * width;
+    &mut rows[start..start + positions.len() * width]
 }
 
-/// A head's parts, which are added in the order of their indices, whichever is there first.
+/// The parts of a block of keys in a head, which are added in the order of their indices, whichever is there first.
 pub(super) struct InOrder<T: Recycled> {
     next: usize,
-    early: BTreeMap<usize, KeyGradients<T>>,
+    early: BTreeMap<usize, Option<KeyGradients<T>>>,
 }
 
 impl<T: Recycled> Default for InOrder<T> {
@@ -72,16 +62,19 @@ impl<T: Recycled> Default for InOrder<T> {
 }
 
 impl<T: Recycled> InOrder<T> {
-    /// Passes a part to `add`, and those that waited for it, if all before it have been added.
+    /// Passes a part to `add`, and those that waited for it, if all before it have been added. A part that sees none of
+    /// the keys has no gradients.
     pub(super) fn add(
         &mut self,
         number: usize,
-        part: KeyGradients<T>,
+        part: Option<KeyGradients<T>>,
         add: impl Fn(&KeyGradients<T>),
     ) {
         self.early.insert(number, part);
         while let Some(part) = self.early.remove(&self.next) {
-            add(&part);
+            if let Some(part) = &part {
+                add(part);
+            }
             self.next += 1;
         }
     }

@@ -202,15 +202,20 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
 
     /// Returns the part of a tile whose keys lie in a block, if there are any.
     pub(super) fn part_of(&self, tile: &Tile, block: usize) -> Option<Tile> {
-        let keys = match self.of.sinks {
-            Some(_) => tile.keys.clone(),
-            None => (block * BLOCK).max(tile.keys.start)..((block + 1) * BLOCK).min(tile.keys.end),
-        };
-        let part = || Tile {
-            keys: keys.clone(),
+        let keys = self.keys_in(&tile.keys, block)?;
+        Some(Tile {
+            keys,
             ..tile.clone()
+        })
+    }
+
+    /// Returns those keys that lie in a block, if there are any.
+    pub(super) fn keys_in(&self, keys: &Range<usize>, block: usize) -> Option<Range<usize>> {
+        let within = match self.of.sinks {
+            Some(_) => keys.clone(),
+            None => (block * BLOCK).max(keys.start)..((block + 1) * BLOCK).min(keys.end),
         };
-        (!keys.is_empty()).then(part)
+        (!within.is_empty()).then_some(within)
     }
 
     /// Adds a part's result, `[rows, width]` each, to that of the parts before it. Each result is normalized by its own

@@ -13,7 +13,7 @@ use super::quantized::Quantized;
 use crate::memory::{Aligned, LargePages};
 use crate::products::{
     Columns, Epilogue, Halves, PackedMatrix, QuantizedFormat, View, WithKernel,
-    multiply::multiply_columns,
+    tests::multiply_columns,
 };
 use crate::reference::{on, random};
 use crate::threads::{parallel, with_team};

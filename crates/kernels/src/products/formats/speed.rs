@@ -9,8 +9,8 @@ use super::bandwidth::of;
 use super::group_scales::{E2M1, GroupScales, NON_LINEAR, NON_LINEAR_ZERO, ScaleLayout, ScaleType};
 use super::quantized::Quantized;
 use crate::products::{
-    Ahead, DotTile, Kernel, Total, View, WeightFormat, Widen, WithKernel, pack_panels::pack_panels,
-    pack_rows::pack_rows, panel::for_tiles, peak,
+    Ahead, DotTile, Kernel, Total, Totals, View, WeightFormat, Widen, WithKernel,
+    pack_panels::pack_panels, pack_rows::pack_rows, panel::for_tiles, peak,
 };
 use crate::reference::{on, random};
 use crate::{memory::Aligned, timing::least, vectors::Isa};
@@ -61,8 +61,11 @@ fn block<F: WithKernel<Element = f32>>(
                         layout,
                         b,
                         ahead: Ahead::NOTHING,
-                        totals: &mut totals[tile_rows.start * kernel.panel()..],
-                        total: Total::of_chunk(chunk),
+                        totals: Totals::contiguous(
+                            &mut totals[tile_rows.start * kernel.panel()..],
+                            kernel.panel(),
+                        ),
+                        total: Total::New.of_chunk(chunk),
                     });
                 }
             }

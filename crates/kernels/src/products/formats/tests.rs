@@ -5,9 +5,12 @@ use half::{bf16, f16};
 use super::{group_scales::ScaleLayout, int4_search, quantized::Quantized};
 use crate::memory::{Aligned, lend};
 use crate::products::{
-    Added, Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View,
-    Widen, WithKernel, multiply::multiply_columns, multiply_rounded, multiply_views,
-    pack_panels::pack_panel, pack_rows::pack_rows, panel::for_tiles, tests::Layouts,
+    Added, Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, Totals,
+    View, Widen, WithKernel, multiply_rounded, multiply_views,
+    pack_panels::pack_panel,
+    pack_rows::pack_rows,
+    panel::for_tiles,
+    tests::{Layouts, multiply_columns},
 };
 use crate::reference::{self, assert_same, assert_share, on};
 use crate::timing::least;
@@ -68,8 +71,8 @@ fn product<F: WithKernel>(
                             layout,
                             b: for_tiles(kernel, n_tiles, b),
                             ahead: Ahead::NOTHING,
-                            totals: &mut *totals,
-                            total: Total::of_chunk(chunk),
+                            totals: Totals::contiguous(&mut *totals, width),
+                            total: Total::New.of_chunk(chunk),
                         });
                     }
                 });

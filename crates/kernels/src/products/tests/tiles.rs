@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use half::bf16;
 
 use super::*;
-use crate::products::{Ahead, DotTile, PanelChunk, Total};
+use crate::products::{Ahead, DotTile, PanelChunk, Total, Totals};
 use crate::threads::with_team;
 use crate::vectors::amx_emulated::AmxEmulated;
 use crate::vectors::tiles::{TileShapes, Tiles};
@@ -85,7 +85,7 @@ fn a_block_whose_rows_are_not_configured_is_refused() {
             b: PanelChunk::packed(&[], &b),
             layout: (),
             ahead: Ahead::NOTHING,
-            totals: &mut totals,
+            totals: Totals::contiguous(&mut totals, 32),
             total: Total::New,
         });
     };

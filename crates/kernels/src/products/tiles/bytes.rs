@@ -104,7 +104,7 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, i8>> {
         // SAFETY: both vectors of the panel's scales.
         let column_scales = unsafe { d.scales((), halves, 0) };
         let rows = rows.chunks_exact(row_words);
-        let totals = tile.totals.chunks_exact_mut(PANEL);
+        let totals = tile.totals.into_slice().chunks_exact_mut(PANEL);
         for ((row, integers), totals) in rows.zip(integers.chunks_exact(PANEL)).zip(totals) {
             for j in 0..WIDTH {
                 let (integers, totals) = (

@@ -153,7 +153,7 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, bf16>> {
         let words = tile.depth.div_ceil(bf16::GROUP);
         let ahead = lines_ahead(tile.ahead, words);
         let rows = (tile.rows, T::Dots::ROW_WORDS);
-        let totals = cast_slice_mut(tile.totals);
+        let totals = cast_slice_mut(tile.totals.into_slice());
         let before = match tile.total {
             Total::New => None,
             Total::Running => Some(&*totals),
