@@ -71,6 +71,8 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// Prefetch distance in bytes for products with few rows. 0 if the hardware prefetcher is fast enough for
     /// the format.
     const AHEAD: usize = 0;
+    /// The maximum row count for which two panels at a time are faster than one.
+    const PAIRED_ROWS: usize = 4;
     /// True if [`Self::pack_column`] packs float columns. Other formats are packed from quantized values only.
     const FROM_FLOATS: bool = true;
     /// True if a word depends only on its own one or two values, so that columns can be packed row by row.

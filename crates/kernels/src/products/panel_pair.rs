@@ -1,4 +1,4 @@
-//! The micro-kernel for up to four rows: two panels at a time.
+//! The micro-kernel for up to six rows: two panels at a time.
 //!
 //! Each group adds to all accumulators in a row, and the next group waits for these additions' latency. A single row
 //! has only as many accumulators as a panel has vectors, too few to hide that latency: reading weights from the
@@ -12,9 +12,6 @@ use std::mem::MaybeUninit;
 use super::{Dots, Format, NEXT_PANEL, WIDTH, parts};
 use crate::vectors::{Real, Task, Vectors, prefetch};
 
-/// The maximum row count. With more, arithmetic takes longer than reading weights.
-pub const MAX_ROWS: usize = 4;
-
 /// The maximum part count per chunk in any format.
 const MAX_PARTS: usize = 16;
 
@@ -24,7 +21,7 @@ const STREAMS: usize = 2;
 /// All chunks in an even number of consecutive panels. The first half and the second half are two streams. Panel `i`
 /// in one is paired with panel `i` in the other.
 pub struct PanelPairs<'a, F: Format> {
-    /// Tile rows: at most [`MAX_ROWS`], and at most half [`Dots::ROWS`].
+    /// Tile rows: at most [`Format::PAIRED_ROWS`], and at most half [`Dots::ROWS`].
     pub rows: usize,
     /// All chunks' depth together.
     pub depth: usize,
@@ -45,12 +42,12 @@ impl<F: Format, D: Dots<F>> Task<D> for PanelPairs<'_, F> {
             ($($rows:literal)*) => {
                 match self.rows {
                     // Instruction sets with fewer registers would spill the accumulators.
-                    $($rows if const { STREAMS * $rows <= D::ROWS } => self.accumulate::<D, $rows>(dots),)*
+                    $($rows if const { $rows <= F::PAIRED_ROWS && STREAMS * $rows <= D::ROWS } => self.accumulate::<D, $rows>(dots),)*
                     rows => panic!("a pair of panels with {rows} rows"),
                 }
             };
         }
-        by_rows!(1 2 3 4)
+        by_rows!(1 2 3 4 5 6)
     }
 }
 

@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::product::{TaskMemory, Units};
 use super::{
     ApplyEpilogueToPanels, Columns, Format, PackedMatrix, PackedRows, PanelPairs, Product,
-    TaskRows, To, Total, panel_pair,
+    TaskRows, To, Total,
 };
 use crate::threads::parallel::{self, part};
 
@@ -30,7 +30,7 @@ impl<'a, F: Format> Product<'a, F> {
     /// Returns the weight, if [`Self::two_streams`] computes blocks with this many rows.
     pub(crate) fn streamed(&self, rows: usize) -> Option<&'a PackedMatrix<F>> {
         // Instruction sets with fewer registers would spill two panels' sums.
-        let fits = rows <= panel_pair::MAX_ROWS && 2 * rows <= self.kernel.rows();
+        let fits = rows <= F::PAIRED_ROWS && 2 * rows <= self.kernel.rows();
         match self.b {
             Columns::Packed(b) if fits && self.before() == Total::New => Some(b),
             Columns::Packed(_) | Columns::InPlace(_) => None,

@@ -21,6 +21,7 @@ impl Format for bf16 {
     type Layout = ();
     const GROUP: usize = 2;
     const CHUNK: usize = CHUNK;
+    const PAIRED_ROWS: usize = 6;
     const BY_ROWS: bool = true;
 
     #[inline(always)]

@@ -12,6 +12,7 @@ macro_rules! stored_as_computed {
             const GROUP: usize = 1;
             const CHUNK: usize = CHUNK;
             const PLAIN: bool = true;
+            const PAIRED_ROWS: usize = 6;
             const BY_ROWS: bool = true;
 
             #[inline(always)]
