@@ -58,7 +58,7 @@ impl<'a, T> Totals<'a, T> {
         }
     }
 
-    /// Returns whether there are so many rows, of `width` totals each.
+    /// Returns whether there are at least `rows` rows, with `width` totals each.
     #[inline(always)]
     pub fn holds(&self, rows: usize, width: usize) -> bool {
         self.rows >= rows && self.width == width
