@@ -192,24 +192,24 @@ fn language_token(
     }
 }
 
-/// Returns a language's code, given its name or the code itself.
-fn code_of(name: &str) -> Option<&'static str> {
+/// Returns Whisper's languages, each with its code and its name.
+fn languages() -> impl Iterator<Item = (&'static str, &'static str)> {
     let lines = include_str!("languages.txt").lines();
-    let mut lines = lines.filter_map(|line| line.split_once(": "));
-    lines
-        .find(|(code, of)| *code == name || *of == name)
-        .map(|(code, _)| code)
+    lines.filter_map(|line| line.split_once(": "))
+}
+
+/// Returns a language's code, given its name or the code itself.
+pub(super) fn code_of(name: &str) -> Option<&'static str> {
+    let found = languages().find(|(code, of)| *code == name || *of == name);
+    found.map(|(code, _)| code)
 }
 
 /// Returns the language that a token such as `<|en|>` names.
 #[cfg(feature = "media")]
 pub(crate) fn language_of_token(text: &str) -> Option<&'static str> {
     let code = text.get(2..text.len().checked_sub(2)?)?;
-    let lines = include_str!("languages.txt").lines();
-    let mut lines = lines.filter_map(|line| line.split_once(": "));
-    lines
-        .find(|(known, _)| *known == code)
-        .map(|(_, name)| name)
+    let found = languages().find(|(known, _)| *known == code);
+    found.map(|(_, name)| name)
 }
 
 fn task_token(json: &ConfigJson, task: &str, known: Option<&BTreeMap<String, u32>>) -> Result<u32> {

@@ -1,8 +1,8 @@
 //! A caller's wishes for a transcript, beside a speech model's `generation_config.json`.
 
-use super::{GenerationOptions, SpeechTask, TimestampRules};
+use super::{GenerationOptions, SpeechTask, TimestampRules, speech::code_of};
 use crate::checkpoint::config_json::ConfigJson;
-use crate::error::{Result, setters};
+use crate::error::{Error, Result, setters};
 
 /// The defaults of transformers' `AutomaticSpeechRecognitionPipeline` for settings that the files lack.
 const DEFAULT_BEAMS: usize = 5;
@@ -50,13 +50,21 @@ impl SpeechRequest {
     /// Returns the keys of a `generation_config.json` with the caller's.
     ///
     /// # Errors
-    /// If a model for English alone is given a language or a task.
+    /// If a model for English alone is given a language or a task, or a language is unknown.
     pub(super) fn applied(&self, json: &ConfigJson) -> Result<ConfigJson> {
         let says = self.language.is_some() || self.task.is_some();
         if says && !json.flag(&["is_multilingual"], true)? {
             let reason = "false, but a language or a task was given, which a model for English alone does not have; leave \
                           them out";
             return Err(json.error(&["is_multilingual"], reason));
+        }
+        if let Some(name) = &self.language
+            && !name.starts_with("<|")
+            && code_of(&name.to_lowercase()).is_none()
+        {
+            let expected = r#"expected one of Whisper, such as "german" or "de""#;
+            let reason = format!("found {name:?}, {expected}");
+            return Err(Error::input("language", reason));
         }
         let mut json = json.clone();
         let is_set = |key: &str| json.at(key).is_some_and(|value| !value.is_null());

@@ -21,9 +21,7 @@ pub(super) fn table() -> Family {
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(HeadTask::MaskedLm, word_by_activation)
         .head(HeadTask::CausalLm, word_by_activation)
-        .head(HeadTask::SequenceClassification, |json, _| {
-            pooled(json, classifier_dropout(json)?)
-        })
+        .head(HeadTask::SequenceClassification, pooled_of_encoder)
         .head(HeadTask::NextSentence, |_, _| {
             let output = OutputConfig::new(2).with_bias(true);
             Ok(ReadoutConfig::new(TokenSelection::Pooled).with_output(output))

@@ -82,9 +82,7 @@ fn luke() -> Family {
             // Only the entities' output layer is tied.
             word_by_gelu(&json.with("tie_word_embeddings", false), stack)
         })
-        .head(HeadTask::SequenceClassification, |json, _| {
-            pooled(json, classifier_dropout(json)?)
-        })
+        .head(HeadTask::SequenceClassification, pooled_of_encoder)
         .head(HeadTask::TokenClassification, |json, _| {
             token(json, classifier_dropout(json)?)
         })

@@ -51,9 +51,7 @@ pub(super) fn encoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
         .head(HeadTask::SequenceClassification, |json, stack| {
             first(json, stack, labels(json)?)
         })
-        .head(HeadTask::TokenClassification, |json, _| {
-            token(json, hidden_dropout(json)?)
-        })
+        .head(HeadTask::TokenClassification, token_of_encoder)
         .new_names(|json| match json.flag(&["legacy"], true)? {
             true => new_bias(json),
             false => Ok(&["lm_predictions.*"]),

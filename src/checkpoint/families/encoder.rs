@@ -107,6 +107,16 @@ pub(super) fn first_token(
         .with_output(labels(json)?.with_dropout(dropout)))
 }
 
+/// Returns a classification head on the pooler's output, after [`classifier_dropout`].
+pub(super) fn pooled_of_encoder(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
+    pooled(json, classifier_dropout(json)?)
+}
+
+/// Returns a token classification head after [`hidden_dropout`].
+pub(super) fn token_of_encoder(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
+    token(json, hidden_dropout(json)?)
+}
+
 /// Returns `classifier_dropout`, or without it the blocks' dropout.
 pub(super) fn classifier_dropout(json: &ConfigJson) -> Result<f64> {
     json.number(&["classifier_dropout"], hidden_dropout(json)?)

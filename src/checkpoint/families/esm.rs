@@ -28,9 +28,7 @@ pub(super) fn family() -> Family {
         .head(HeadTask::SequenceClassification, |json, stack| {
             first_token(json, stack, Activation::Tanh, hidden_dropout(json)?)
         })
-        .head(HeadTask::TokenClassification, |json, _| {
-            token(json, hidden_dropout(json)?)
-        })
+        .head(HeadTask::TokenClassification, token_of_encoder)
         .new_names(|_| Ok(&["lm_head.bias", "*embeddings.layer_norm.*"]))
         .outside(&["contact_head.*"])
         .ignored(&["embeddings.position_embeddings.weight"]) // of ESM-2, which has rotary embeddings

@@ -64,9 +64,7 @@ fn gte(name: &str) -> Family {
         })
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(HeadTask::MaskedLm, word_by_gelu)
-        .head(HeadTask::SequenceClassification, |json, _| {
-            pooled(json, classifier_dropout(json)?)
-        })
+        .head(HeadTask::SequenceClassification, pooled_of_encoder)
         .new_names(|_| Ok(&[]))
 }
 

@@ -3,7 +3,7 @@
 //! transformers' `MegatronBertLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/megatron_bert/modeling_megatron_bert.py>
 
 use super::bert;
-use super::encoder::{hidden_dropout, pooled};
+use super::encoder::{hidden_dropout, pooled, token_of_encoder};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -24,7 +24,5 @@ pub(super) fn family() -> Family {
         .head(HeadTask::SequenceClassification, |json, _| {
             pooled(json, hidden_dropout(json)?)
         })
-        .head(HeadTask::TokenClassification, |json, _| {
-            token(json, hidden_dropout(json)?)
-        })
+        .head(HeadTask::TokenClassification, token_of_encoder)
 }

@@ -44,9 +44,7 @@ pub(super) fn family() -> Family {
         .head(HeadTask::SequenceClassification, |json, stack| {
             first_token(json, stack, Activation::Tanh, hidden_dropout(json)?)
         })
-        .head(HeadTask::TokenClassification, |json, _| {
-            token(json, hidden_dropout(json)?)
-        })
+        .head(HeadTask::TokenClassification, token_of_encoder)
         .head(HeadTask::QuestionAnswering, question_answering)
         .head(HeadTask::MultipleChoice, |json, _| {
             Ok(choice(hidden_dropout(json)?))

@@ -27,9 +27,7 @@ pub(super) fn family() -> Family {
         .head(HeadTask::SequenceClassification, |json, stack| {
             first_token(json, stack, activation(json)?, hidden_dropout(json)?)
         })
-        .head(HeadTask::TokenClassification, |json, _| {
-            token(json, hidden_dropout(json)?)
-        })
+        .head(HeadTask::TokenClassification, token_of_encoder)
         .ignored(&["*embed_positions.weight"]) // sinusoidal positions
         .outside(&["*embeddings_project.*"])
 }
