@@ -76,6 +76,7 @@ impl<'a, T> Totals<'a, T> {
     ///
     /// # Panics
     /// If they are not contiguous.
+    #[cfg(target_arch = "x86_64")] // for tile registers
     pub fn into_slice(self) -> &'a mut [T] {
         assert_eq!(self.stride, self.width, "the totals are not contiguous");
         // SAFETY: as above, and the rows are contiguous.
