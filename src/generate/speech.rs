@@ -177,15 +177,10 @@ fn language_token(
     let Some(known) = known else {
         return fail(format!("found {name:?}, but lang_to_id is missing"));
     };
-    let lower = name.to_lowercase();
-    if let Some(&id) = known.get(&lower) {
+    if let Some(&id) = known.get(&name.to_lowercase()) {
         return Ok(id);
     }
-    let Some(code) = code_of(&lower) else {
-        return fail(format!(
-            "found {name:?}, expected a language of Whisper, such as \"english\" or \"en\""
-        ));
-    };
+    let code = code_of(name).map_err(|reason| json.error(&["language"], reason))?;
     match known.get(&format!("<|{code}|>")) {
         Some(&id) => Ok(id),
         None => fail(format!("found {name:?}, but lang_to_id has no <|{code}|>")),
@@ -198,10 +193,13 @@ fn languages() -> impl Iterator<Item = (&'static str, &'static str)> {
     lines.filter_map(|line| line.split_once(": "))
 }
 
-/// Returns a language's code, given its name or the code itself.
-pub(super) fn code_of(name: &str) -> Option<&'static str> {
-    let found = languages().find(|(code, of)| *code == name || *of == name);
-    found.map(|(code, _)| code)
+/// Returns a language's code, given its name or the code itself, or why there is none.
+pub(super) fn code_of(name: &str) -> std::result::Result<&'static str, String> {
+    let lower = name.to_lowercase();
+    let found = languages().find(|(code, of)| *code == lower || *of == lower);
+    found.map(|(code, _)| code).ok_or_else(|| {
+        format!("found {name:?}, expected a language of Whisper, such as \"german\" or \"de\"")
+    })
 }
 
 /// Returns the language that a token such as `<|en|>` names.

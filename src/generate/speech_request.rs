@@ -60,11 +60,8 @@ impl SpeechRequest {
         }
         if let Some(name) = &self.language
             && !name.starts_with("<|")
-            && code_of(&name.to_lowercase()).is_none()
         {
-            let expected = r#"expected one of Whisper, such as "german" or "de""#;
-            let reason = format!("found {name:?}, {expected}");
-            return Err(Error::input("language", reason));
+            code_of(name).map_err(|reason| Error::input("language", reason))?;
         }
         let mut json = json.clone();
         let is_set = |key: &str| json.at(key).is_some_and(|value| !value.is_null());

@@ -35,11 +35,9 @@ impl<F: Format> Product<'_, F> {
         let totals = &mut totals[..n_rows * width];
         // Fewer rows take other ways below. Tile registers write contiguous rows.
         let by_tiles = F::PLAIN && n_tiles > 1 && n_rows > in_place::MAX_ROWS;
-        let mut in_result = match by_tiles && results.are_totals(n_rows, n_chunks, width) {
-            // SAFETY: among all tasks and panels, only this one writes these columns of the task's rows.
-            true => Some(unsafe { results.as_totals(n_rows) }),
-            false => None,
-        };
+        let is_direct = by_tiles && results.are_totals(n_rows, n_chunks, width);
+        // SAFETY: among all tasks and panels, only this one writes these columns of the task's rows.
+        let mut in_result = is_direct.then(|| unsafe { results.as_totals(n_rows) });
         let before = self.before();
         if before == Total::Running && in_result.is_none() {
             results.read(totals, width);

@@ -117,7 +117,7 @@ impl<T: RoundingErrors> Layouts<T> {
     }
 }
 
-/// Like [`multiply::multiply_columns`], to contiguous rows.
+/// Writes a product to contiguous rows.
 pub(crate) fn multiply_columns<F: WithKernel>(
     cpu: Cpu,
     b: Columns<F>,

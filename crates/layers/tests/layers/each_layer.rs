@@ -2,6 +2,7 @@
 //! (`CANDLE_BLOCKS_TEST_DEVICE`).
 
 use std::collections::HashMap;
+use std::iter;
 
 use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, FeedForward, ForwardContext, Linear,
@@ -35,30 +36,22 @@ fn judge(
     grad_output: &Tensor,
     f: impl Fn(&[Tensor]) -> Result<Tensor>,
 ) -> Vec<Comparison> {
-    let (mut comparisons, gradients) = differentiated(reference, case, inputs, grad_output, f);
+    let (output, gradients) = differentiated(reference, case, inputs, grad_output, f);
     let gradients = gradients.iter();
     let compared = gradients.filter(|(name, _)| !is_zero_but_for_rounding(name));
-    comparisons.extend(compared.map(|(name, gradient)| reference.compare(name, gradient)));
-    comparisons
+    let compared = compared.map(|(name, gradient)| reference.compare(name, gradient));
+    iter::once(output).chain(compared).collect()
 }
 
-/// Like [`judge`], for a layer with many parameters, whose gradients are judged as those of a fixture are: PyTorch's error
-/// counts as no less than its mean over all of them, because in a gradient of few elements it is chance.
-fn judge_many(
-    reference: &Reference,
-    case: &str,
-    inputs: &[(String, Tensor)],
-    grad_output: &Tensor,
-    f: impl Fn(&[Tensor]) -> Result<Tensor>,
-) -> Vec<Comparison> {
-    let (mut comparisons, gradients) = differentiated(reference, case, inputs, grad_output, f);
+/// Compares the gradients of a layer with many parameters as those of a fixture: PyTorch's error counts as no less than its
+/// mean over all of them, because in a gradient of few elements it is chance.
+fn judge_together(reference: &Reference, gradients: Vec<(String, Tensor)>) -> Vec<Comparison> {
     let names = gradients.iter().map(|(name, _)| name);
     let expected: Vec<(String, Expected)> = names
         .map(|name| (name.clone(), reference.expected(name)))
         .collect();
     let produced: HashMap<String, Tensor> = gradients.into_iter().collect();
-    comparisons.extend(Comparer::new().compare_gradients(&expected, &produced));
-    comparisons
+    Comparer::new().compare_gradients(&expected, &produced)
 }
 
 /// Compares the output, and returns the gradients with PyTorch's names.
@@ -68,13 +61,13 @@ fn differentiated(
     inputs: &[(String, Tensor)],
     grad_output: &Tensor,
     f: impl Fn(&[Tensor]) -> Result<Tensor>,
-) -> (Vec<Comparison>, Vec<(String, Tensor)>) {
+) -> (Comparison, Vec<(String, Tensor)>) {
     let (names, tensors): (Vec<_>, Vec<_>) = inputs.iter().cloned().unzip();
     let (y, gradients) = value_and_gradients(&tensors, grad_output, f);
     let output = reference.compare(&format!("{case}.output"), &y);
     let named = |name: String| format!("{case}.grad_{}", name.replace('.', "_"));
     let gradients = names.into_iter().map(named).zip(gradients);
-    (vec![output], gradients.collect())
+    (output, gradients.collect())
 }
 
 /// Returns whether this is the gradient of attention's key bias, which the softmax cancels: there is nothing to compare.
@@ -353,18 +346,21 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
                 (local, reference.get(name))
             }));
             let grad_output = reference.get(&format!("{case}.grad_output"));
-            comparisons.extend(judge_many(&reference, &case, &inputs, &grad_output, |t| {
-                let names = inputs.iter().map(|(name, _)| name);
-                let vb = builder(names.zip(t).skip(1));
-                match mixer {
-                    "mamba2" => Mamba2::new(&mamba, vb)?.forward(&t[0]),
-                    "mamba" => Mamba::new(&selective, vb)?.forward(&t[0]),
-                    "channel_delta" => GatedDeltaNet::new(&channel_delta, vb)?.forward(&t[0]),
-                    "lightning" => LightningAttention::new(&lightning, vb)?.forward(&t[0]),
-                    "rg_lru" => RgLru::new(&lru, vb)?.forward(&t[0]),
-                    _ => GatedDeltaNet::new(&delta, vb)?.forward(&t[0]),
-                }
-            }));
+            let (output, gradients) =
+                differentiated(&reference, &case, &inputs, &grad_output, |t| {
+                    let names = inputs.iter().map(|(name, _)| name);
+                    let vb = builder(names.zip(t).skip(1));
+                    match mixer {
+                        "mamba2" => Mamba2::new(&mamba, vb)?.forward(&t[0]),
+                        "mamba" => Mamba::new(&selective, vb)?.forward(&t[0]),
+                        "channel_delta" => GatedDeltaNet::new(&channel_delta, vb)?.forward(&t[0]),
+                        "lightning" => LightningAttention::new(&lightning, vb)?.forward(&t[0]),
+                        "rg_lru" => RgLru::new(&lru, vb)?.forward(&t[0]),
+                        _ => GatedDeltaNet::new(&delta, vb)?.forward(&t[0]),
+                    }
+                });
+            comparisons.push(output);
+            comparisons.extend(judge_together(&reference, gradients));
         }
     }
     // Outputs, and gradients of inputs and parameters.

@@ -94,9 +94,8 @@ impl<T: Plain + Recycled + Stored> Typed<'_, T> {
         let n_parts = n_tiles.div_ceil(TILES_PER_PART);
         let n_heads = batch * key.heads;
         let n_blocks = self.blocks(&(0..key.seq)).len();
-        let in_order = || Mutex::new(InOrder::default());
-        let of_blocks: Vec<Mutex<InOrder<T>>> =
-            (0..n_heads * n_blocks).map(|_| in_order()).collect();
+        let in_order = (0..n_heads * n_blocks).map(|_| Mutex::default());
+        let of_blocks: Vec<Mutex<InOrder<T>>> = in_order.collect();
         let at = |head: usize| (head / key.heads, head % key.heads);
         let part = |head: usize, part: usize, relative: Option<&mut HeadRelative<T>>| {
             let at = at(head);
