@@ -1,7 +1,8 @@
 //! A recurrence's gradients. The states within a chunk are computed again from the snapshot before it.
 
 use super::columns::{self, Channels, Columns, Factors, Pair, Rule};
-use super::forward::{CHUNK, Recurrence, StateHeads, Typed, first_snapshots};
+use super::forward::{Recurrence, StateHeads, Typed};
+use super::states::{CHUNK, first_snapshots};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};

@@ -157,19 +157,16 @@ impl<'a, T> Memory<'a, T> {
 }
 
 impl Columns {
-    /// Copies the columns in `key_dim` rows from a row on, and zeros beyond the last column.
+    /// Copies the columns in as many rows as `state` has, and zeros beyond the last column.
     #[inline(always)]
-    pub fn load<T: Real, L: Vectors<T>>(
+    pub fn load<'r, T: Real + 'r, L: Vectors<T>>(
         &self,
         level: L,
-        from: &Target<T>,
-        first: usize,
+        rows: impl Iterator<Item = &'r [T]>,
         state: &mut [T],
     ) {
-        for i in 0..state.len() / self.lanes {
-            // SAFETY: only this task uses this head's rows.
-            let row = unsafe { from.piece(first + i, self.range.clone()) };
-            store(level, load_some(level, row), state, i * self.lanes);
+        for (row, to) in rows.zip(state.chunks_exact_mut(self.lanes)) {
+            store(level, self.vectors(level, row), to, 0);
         }
     }
 

@@ -5,13 +5,11 @@
 //! (Yang et al. 2024, <https://arxiv.org/abs/2406.06484>). A sequence in pieces has the same bits as in one piece.
 
 use super::columns::{self, Channels, Columns, Memory, Rule};
+use super::states::{States, TypedStates};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};
 use crate::vectors::{Level, LevelTask, Real, Slice, SliceMut, Stored, Vectors};
-
-/// The positions from one snapshot to the next. The backward pass computes the states between them again.
-pub const CHUNK: usize = 64;
 
 /// A recurrence's heads. A key head serves `n_values / n_keys` value heads, each with a state `[key_dim, value_dim]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,26 +42,6 @@ impl StateHeads {
     pub(super) fn group(&self) -> usize {
         self.n_values / self.n_keys
     }
-}
-
-/// Returns how many snapshots a training pass takes.
-pub fn n_snapshots(sequences: &[Vec<u32>]) -> usize {
-    sequences.iter().map(|rows| snapshots_of(rows)).sum()
-}
-
-/// Returns each sequence's first snapshot.
-pub(super) fn first_snapshots(sequences: &[Vec<u32>]) -> Vec<usize> {
-    let mut next = 0;
-    let of = |rows: &Vec<u32>| {
-        let first = next;
-        next += snapshots_of(rows);
-        first
-    };
-    sequences.iter().map(of).collect()
-}
-
-fn snapshots_of(rows: &[u32]) -> usize {
-    rows.len().div_ceil(CHUNK)
 }
 
 /// A recurrence over several sequences' rows, in f32 or f64. For each value head, `S = α S + k ⊗ ..` by its
@@ -108,16 +86,15 @@ scratch! {
 }
 
 impl Recurrence<'_> {
-    /// Computes `y`, `[rows, n_values · value_dim]`, and replaces each sequence's state,
-    /// `[sequences, n_values, key_dim, value_dim]`. Rows outside all sequences become zeros. `snapshots` get the states
-    /// before every [`CHUNK`] positions, sequence by sequence.
+    /// Computes `y`, `[rows, n_values · value_dim]`, and states `[n_values, key_dim, value_dim]` for each sequence. Rows
+    /// outside all sequences become zeros.
     ///
     /// # Panics
     /// If lengths or types do not match, or a sequence names a row that does not exist.
-    pub fn forward(&self, cpu: Cpu, state: SliceMut, y: SliceMut, snapshots: Option<SliceMut>) {
+    pub fn forward(&self, cpu: Cpu, states: States, y: SliceMut) {
         match self.value {
-            Slice::F64(_) => self.typed::<f64>().forward(cpu, state, y, snapshots),
-            _ => self.typed::<f32>().forward(cpu, state, y, snapshots),
+            Slice::F64(_) => self.typed::<f64>().forward(cpu, states, y),
+            _ => self.typed::<f32>().forward(cpu, states, y),
         }
     }
 
@@ -260,7 +237,7 @@ impl<T: Stored + Real> Typed<'_, T>
 where
     for<'a> Forward<'a, T>: LevelTask,
 {
-    fn forward(&self, cpu: Cpu, state: SliceMut, y: SliceMut, snapshots: Option<SliceMut>) {
+    fn forward(&self, cpu: Cpu, states: States, y: SliceMut) {
         let StateHeads {
             n_values,
             key_dim,
@@ -268,7 +245,7 @@ where
             ..
         } = self.heads;
         let dims = [n_values * key_dim, value_dim];
-        let to = Targets::new(self.sequences, dims, state, snapshots);
+        let states = TypedStates::new(self.sequences, dims, states);
         let y = rows_of(self.sequences, self.n_rows(), n_values * value_dim, y);
         let threads = cpu.for_work(self.work()).threads;
         parallel::for_tasks(threads, self.sequences.len() * n_values, |task| {
@@ -278,41 +255,11 @@ where
                     of: self,
                     at: (sequence, head),
                     memory,
-                    state: &to.state,
+                    states: &states,
                     y: &y,
-                    snapshots: to.snapshots(sequence),
                 });
             });
         });
-    }
-}
-
-/// The states that a forward pass replaces and keeps.
-pub(super) struct Targets<'a, T> {
-    pub state: Target<'a, T>,
-    snapshots: Option<Target<'a, T>>,
-    firsts: Vec<usize>,
-}
-
-impl<'a, T: Stored> Targets<'a, T> {
-    /// Returns the places of states with `rows` rows of `width` columns for each sequence.
-    pub fn new(
-        sequences: &[Vec<u32>],
-        [rows, width]: [usize; 2],
-        state: SliceMut<'a>,
-        snapshots: Option<SliceMut<'a>>,
-    ) -> Self {
-        let target = |of, n: usize| Target::row_major(T::of_slice_mut(of), n * rows, width);
-        Self {
-            state: target(state, sequences.len()),
-            snapshots: snapshots.map(|all| target(all, n_snapshots(sequences))),
-            firsts: first_snapshots(sequences),
-        }
-    }
-
-    /// Returns all snapshots, and a sequence's first.
-    pub fn snapshots(&self, sequence: usize) -> Option<(&Target<'a, T>, usize)> {
-        Some((self.snapshots.as_ref()?, self.firsts[sequence]))
     }
 }
 
@@ -336,10 +283,8 @@ pub(super) struct Forward<'a, T> {
     /// The sequence and the value head.
     at: (usize, usize),
     memory: &'a mut [T],
-    state: &'a Target<'a, T>,
+    states: &'a TypedStates<'a, T>,
     y: &'a Target<'a, T>,
-    /// All snapshots, and the sequence's first.
-    snapshots: Option<(&'a Target<'a, T>, usize)>,
 }
 
 impl LevelTask for Forward<'_, f32> {
@@ -361,37 +306,27 @@ impl<T: Real> Forward<'_, T> {
     fn run<L: Vectors<T>>(self, level: L) {
         let (sequence, head) = self.at;
         let StateHeads {
-            n_values,
-            key_dim,
-            value_dim,
-            ..
+            key_dim, value_dim, ..
         } = self.of.heads;
         let key_head = head / self.of.heads.group();
         let rows = &self.of.sequences[sequence][..];
-        let Some(&first) = rows.first() else {
-            return;
-        };
-        let of_state = (sequence * n_values + head) * key_dim;
+        let first = rows.first().copied();
+        let of_state = (sequence, head * key_dim);
         let Memory {
             state,
             mut channels,
         } = Memory::divided::<L>(self.memory, key_dim);
         let heads = [head, key_head];
         for columns in columns::all::<T, L>(value_dim) {
-            columns.load(level, self.state, of_state, state);
+            self.states.load(level, &columns, of_state, state);
             let mut reads = [level.splat(T::ZERO); 2];
             if self.of.rule.reads() {
-                self.of.go_on(Some(first), heads, &mut channels);
-                let key = self.of.reading(Some(first), key_head, &channels);
+                self.of.go_on(first, heads, &mut channels);
+                let key = self.of.reading(first, key_head, &channels);
                 reads = columns::read(level, state, key);
             }
             for (i, &row) in rows.iter().enumerate() {
-                if let Some((all, first)) = self.snapshots
-                    && i % CHUNK == 0
-                {
-                    let at = ((first + i / CHUNK) * n_values + head) * key_dim;
-                    columns.store(level, state, all, at);
-                }
+                self.states.keep(level, &columns, of_state, i, state);
                 let next = rows.get(i + 1).copied();
                 self.of.go_on(next, heads, &mut channels);
                 let (decay, write) = self.of.factors(row, head);
@@ -409,7 +344,7 @@ impl<T: Real> Forward<'_, T> {
                 let to = unsafe { self.y.piece(row as usize, to) };
                 columns::store_some(level, y, to);
             }
-            columns.store(level, state, self.state, of_state);
+            self.states.store(level, &columns, of_state, state);
         }
     }
 }

@@ -5,11 +5,13 @@ mod backward;
 mod columns;
 mod forward;
 mod selective;
+mod states;
 
 pub use backward::RecurrenceGradients;
 pub use columns::Rule;
-pub use forward::{CHUNK, Recurrence, StateHeads, n_snapshots};
+pub use forward::{Recurrence, StateHeads};
 pub use selective::{SelectiveGradients, SelectiveScan};
+pub use states::{CHUNK, States, n_snapshots};
 
 #[cfg(test)]
 mod speed;

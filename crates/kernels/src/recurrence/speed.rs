@@ -39,13 +39,12 @@ fn a_prompt_of_512_positions() {
         let mut state = vec![0f32; heads.state_len()];
         let mut snapshots = vec![0f32; n_snapshots(&sequences) * heads.state_len()];
         let forward = least(5, || {
-            let kept = (&mut snapshots[..]).into();
-            rule.forward(
-                cpu,
-                (&mut state[..]).into(),
-                (&mut y[..]).into(),
-                Some(kept),
-            );
+            let states = States {
+                before: None,
+                after: (&mut state[..]).into(),
+                snapshots: Some((&mut snapshots[..]).into()),
+            };
+            rule.forward(cpu, states, (&mut y[..]).into());
         });
         let mut all = [&query, &key, &value, &decay, &write].map(|of| vec![0f32; of.len()]);
         let backward = least(3, || {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use candle_blocks_kernels::Cpu;
-use candle_blocks_kernels::recurrence::{self, RecurrenceGradients, Rule, StateHeads, n_snapshots};
+use candle_blocks_kernels::recurrence::{
+    self, RecurrenceGradients, Rule, StateHeads, States, n_snapshots,
+};
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::backward::BackwardPass;
@@ -117,15 +119,24 @@ pub(super) fn check_tensor(
     }
 }
 
-/// Returns a copy of the states before a pass, or zeros.
-pub(super) fn states(before: Option<&Tensor>, dtype: DType, dims: &[usize]) -> Result<Numbers> {
-    match before {
-        Some(before) => {
-            let before = readable(before.detach().contiguous()?)?;
-            Numbers::copied(before.read().slice())
-        }
-        None => Numbers::zeros(dtype, dims.iter().product()),
-    }
+/// Runs a kernel from the states before a pass, or zeros, and returns the states after it.
+pub(super) fn change(
+    before: Option<&Tensor>,
+    dtype: DType,
+    dims: &[usize],
+    snapshots: Option<&mut Numbers>,
+    run: impl FnOnce(States),
+) -> Result<Tensor> {
+    let before = before.map(|before| readable(before.detach().contiguous()?));
+    let before = before.transpose()?;
+    let before = before.as_ref().map(Data::read);
+    let mut after = Numbers::new(dtype, dims.iter().product())?;
+    run(States {
+        before: before.as_ref().map(|before| before.slice()),
+        after: after.slice_mut(),
+        snapshots: snapshots.map(Numbers::slice_mut),
+    });
+    after.into_tensor(dims)
 }
 
 /// Adds the gradients of inputs to a pass, of those that have one.
@@ -171,7 +182,6 @@ impl Taped<Cpu> {
         let inputs = [self, key, value, decay, write];
         let (dtype, engine) = (self.dtype(), self.engine());
         let dims = of.state_dims();
-        let mut state = states(of.state, dtype, &dims)?;
         let slots = inputs.map(|of| of.slot.clone());
         let asks = slots.each_ref().map(|slot| slot.place);
         let is_tracked = asks.iter().any(Option::is_some);
@@ -189,10 +199,11 @@ impl Taped<Cpu> {
             data: inputs.map(|of| of.data.clone()),
             rows: of.rows.clone(),
         };
-        kernel.with(|rule| {
-            let snapshots = snapshots.as_mut().map(Numbers::slice_mut);
-            rule.forward(engine, state.slice_mut(), y.slice_mut(), snapshots);
-        });
+        let state = kernel.with(|rule| {
+            change(of.state, dtype, &dims, snapshots.as_mut(), |states| {
+                rule.forward(engine, states, y.slice_mut());
+            })
+        })?;
         let y = value.mapped(y, &asks, move |pass, dy| {
             let Some(snapshots) = &snapshots else {
                 return Ok(());
@@ -213,6 +224,6 @@ impl Taped<Cpu> {
             });
             add_asked(pass, &slots, gradients)
         });
-        Ok((y, state.into_tensor(dims.to_vec())?))
+        Ok((y, state))
     }
 }

@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor};
 
 use super::kernels::Data;
 use super::numbers::Numbers;
-use super::recurrence::{add_asked, check_inputs, check_tensor, states};
+use super::recurrence::{add_asked, change, check_inputs, check_tensor};
 use super::tape::{Reads, Taped};
 use super::value::{Value, on_either};
 
@@ -97,7 +97,6 @@ impl Taped<Cpu> {
         let (dtype, engine) = (self.dtype(), self.engine());
         let dims = of.state_dims();
         let [_, state_dim, channels] = dims;
-        let mut state = states(of.state, dtype, &dims)?;
         let (rate, of_rate) = self.parameter(of.rate, Reads::Both)?;
         let inputs = [step, query, key, self];
         let slots = inputs.map(|of| of.slot.clone());
@@ -118,10 +117,11 @@ impl Taped<Cpu> {
             data: [rate, step, query, key, value],
             rows: of.rows.clone(),
         };
-        kernel.with(|scan| {
-            let snapshots = snapshots.as_mut().map(Numbers::slice_mut);
-            scan.forward(engine, state.slice_mut(), y.slice_mut(), snapshots);
-        });
+        let state = kernel.with(|scan| {
+            change(of.state, dtype, &dims, snapshots.as_mut(), |states| {
+                scan.forward(engine, states, y.slice_mut());
+            })
+        })?;
         let y = self.mapped(y, &asks, move |pass, dy| {
             let Some(snapshots) = &snapshots else {
                 return Ok(());
@@ -145,6 +145,6 @@ impl Taped<Cpu> {
             }
             add_asked(pass, &slots, gradients)
         });
-        Ok((y, state.into_tensor(dims.to_vec())?))
+        Ok((y, state))
     }
 }

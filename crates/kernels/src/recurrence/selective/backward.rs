@@ -2,7 +2,7 @@
 
 use super::super::backward::{add_row_sums, store_vector};
 use super::super::columns::{self, Columns};
-use super::super::forward::{CHUNK, first_snapshots};
+use super::super::states::{CHUNK, first_snapshots};
 use super::{SelectiveScan, TASK_COLUMNS, Typed, columns_of_part, next};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};

@@ -3,7 +3,8 @@
 //! one piece.
 
 use super::columns::{self, Columns};
-use super::forward::{CHUNK, Targets, rows_of};
+use super::forward::rows_of;
+use super::states::{States, TypedStates};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};
@@ -64,16 +65,15 @@ scratch! {
 const TASK_COLUMNS: usize = 2 * MAX_LANES;
 
 impl SelectiveScan<'_> {
-    /// Computes `y`, `[rows, channels]`, and replaces each sequence's state, `[sequences, state_dim, channels]`. Rows
-    /// outside all sequences become zeros. `snapshots` get the states before every [`CHUNK`] positions, sequence by
-    /// sequence.
+    /// Computes `y`, `[rows, channels]`, and states `[state_dim, channels]` for each sequence. Rows outside all sequences
+    /// become zeros.
     ///
     /// # Panics
     /// If lengths or types do not match, or a sequence names a row that does not exist.
-    pub fn forward(&self, cpu: Cpu, state: SliceMut, y: SliceMut, snapshots: Option<SliceMut>) {
+    pub fn forward(&self, cpu: Cpu, states: States, y: SliceMut) {
         match self.value {
-            Slice::F64(_) => self.typed::<f64>().forward(cpu, state, y, snapshots),
-            _ => self.typed::<f32>().forward(cpu, state, y, snapshots),
+            Slice::F64(_) => self.typed::<f64>().forward(cpu, states, y),
+            _ => self.typed::<f32>().forward(cpu, states, y),
         }
     }
 
@@ -164,9 +164,9 @@ impl<T: Stored + Real> Typed<'_, T>
 where
     for<'a> Forward<'a, T>: LevelTask,
 {
-    fn forward(&self, cpu: Cpu, state: SliceMut, y: SliceMut, snapshots: Option<SliceMut>) {
+    fn forward(&self, cpu: Cpu, states: States, y: SliceMut) {
         let (n, channels) = (self.state_dim, self.channels);
-        let to = Targets::new(self.sequences, [n, channels], state, snapshots);
+        let states = TypedStates::new(self.sequences, [n, channels], states);
         let y = rows_of(self.sequences, self.n_rows(), channels, y);
         let (threads, n_parts) = (cpu.for_work(self.work()).threads, self.n_parts());
         parallel::for_tasks(threads, self.sequences.len() * n_parts, |task| {
@@ -176,9 +176,8 @@ where
                     of: self,
                     at: (sequence, part),
                     memory,
-                    state: &to.state,
+                    states: &states,
                     y: &y,
-                    snapshots: to.snapshots(sequence),
                 });
             });
         });
@@ -191,10 +190,8 @@ pub(super) struct Forward<'a, T> {
     /// The sequence and the part of the columns.
     at: (usize, usize),
     memory: &'a mut [T],
-    state: &'a Target<'a, T>,
+    states: &'a TypedStates<'a, T>,
     y: &'a Target<'a, T>,
-    /// All snapshots, and the sequence's first.
-    snapshots: Option<(&'a Target<'a, T>, usize)>,
 }
 
 impl LevelTask for Forward<'_, f32> {
@@ -226,19 +223,15 @@ impl<T: Real> Forward<'_, T> {
     fn run<L: Vectors<T>>(self, level: L) {
         let (sequence, part) = self.at;
         let (of, n) = (self.of, self.of.state_dim);
-        let (of_state, len) = (sequence * n, n * 2 * L::LANES);
+        let (of_state, len) = ((sequence, 0), n * 2 * L::LANES);
         let (state, rest) = self.memory.split_at_mut(len);
         let (rates, rest) = rest.split_at_mut(len);
         let decays = &mut rest[..len];
         for columns in columns_of_part::<T, L>(of.channels, part) {
-            columns.load(level, self.state, of_state, state);
+            self.states.load(level, &columns, of_state, state);
             of.load_rates(level, &columns, rates);
             for (i, &row) in of.sequences[sequence].iter().enumerate() {
-                if let Some((all, first)) = self.snapshots
-                    && i % CHUNK == 0
-                {
-                    columns.store(level, state, all, (first + i / CHUNK) * n);
-                }
+                self.states.keep(level, &columns, of_state, i, state);
                 of.decays(level, row, &columns, rates, decays);
                 let value = columns.vectors(level, of.of_channels(of.value, row));
                 let keys = [of.key, of.query].map(|rows| of.of_state(rows, row));
@@ -247,7 +240,7 @@ impl<T: Real> Forward<'_, T> {
                 let to = unsafe { self.y.piece(row as usize, columns.range.clone()) };
                 columns::store_some(level, y, to);
             }
-            columns.store(level, state, self.state, of_state);
+            self.states.store(level, &columns, of_state, state);
         }
     }
 }

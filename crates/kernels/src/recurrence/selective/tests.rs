@@ -96,14 +96,19 @@ impl Case {
     /// Computes in a type: results, states and snapshots.
     fn computed<T: Stored + Precise>(&self, isa: Isa, threads: usize) -> [Vec<T>; 3] {
         let inputs = self.inputs.each_ref().map(|of| typed::<T>(of));
-        let mut state = typed::<T>(&self.state);
+        let before = typed::<T>(&self.state);
+        let mut after = vec![T::of(f64::NAN); before.len()];
         let mut y = vec![T::of(f64::NAN); self.n_rows * self.channels];
         let len = n_snapshots(&self.sequences) * self.state_dim * self.channels;
         let mut snapshots = vec![T::of(f64::NAN); len];
-        let (to, kept) = (T::slice_mut(&mut y), T::slice_mut(&mut snapshots));
+        let states = States {
+            before: Some(T::slice(&before)),
+            after: T::slice_mut(&mut after),
+            snapshots: Some(T::slice_mut(&mut snapshots)),
+        };
         let scan = self.scan(&inputs);
-        scan.forward(on(isa, threads), T::slice_mut(&mut state), to, Some(kept));
-        [y, state, snapshots]
+        scan.forward(on(isa, threads), states, T::slice_mut(&mut y));
+        [y, after, snapshots]
     }
 
     /// Computes the gradients for `Σ w · y` in a type.
