@@ -1,6 +1,6 @@
 //! A recurrence's gradients. The states within a chunk are computed again from the snapshot before it.
 
-use super::columns::{self, Channels, Columns, Factors, Pair, Rule};
+use super::columns::{self, Channels, Columns, Factors, Pair, Rule, StateRows};
 use super::forward::{Recurrence, StateHeads, Typed};
 use super::states::{CHUNK, first_snapshots};
 use crate::cpu::Cpu;
@@ -221,7 +221,9 @@ impl<'a, T: Real> Backward<'a, T> {
             let first = rows.first().copied();
             self.of.go_on(first, heads, channels);
             let key = self.of.reading(first, key_head, channels);
-            reads = columns::read(level, &memory.states[..len], key);
+            let state = StateRows::dense::<L>(&mut memory.states[..len]);
+            // SAFETY: a state has a row for each element in a key.
+            reads = unsafe { columns::read(level, state, key) };
         }
         for (i, &row) in rows.iter().enumerate() {
             let next = rows.get(i + 1).copied();
@@ -234,12 +236,12 @@ impl<'a, T: Real> Backward<'a, T> {
             let key = self.of.key(row, key_head);
             let next = self.of.reading(next, key_head, channels);
             let factors = channels.factors(self.of.rule, decay);
-            let states = memory.states[i * len..(i + 2) * len].as_mut_ptr();
-            // SAFETY: two states are within the memory, one after the other.
-            [_, reads] = unsafe {
-                let (states, keys) = ([states, states.add(len)], [key, key, next]);
-                columns::update_at(level, self.of.rule, states, keys, factors, delta)
-            };
+            let (state, after) = memory.states[i * len..(i + 2) * len].split_at_mut(len);
+            let states = [state, after].map(StateRows::dense::<L>);
+            let keys = [key, key, next];
+            // SAFETY: both states have a row for each element in a key, one state after the other.
+            [_, reads] =
+                unsafe { columns::update(level, self.of.rule, states, keys, factors, delta) };
         }
     }
 

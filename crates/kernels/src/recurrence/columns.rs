@@ -157,6 +157,11 @@ impl<'a, T> Memory<'a, T> {
 }
 
 impl Columns {
+    /// Returns whether they fill two vectors.
+    pub fn is_whole(&self) -> bool {
+        self.range.len() == self.lanes
+    }
+
     /// Copies the columns in as many rows as `state` has, and zeros beyond the last column.
     #[inline(always)]
     pub fn load<'r, T: Real + 'r, L: Vectors<T>>(
@@ -268,49 +273,66 @@ pub fn add<T: Real, L: Vectors<T>>(
     [level.add(a[0], b[0]), level.add(a[1], b[1])]
 }
 
+/// The rows of a state with two vectors each, and how many elements the next row begins after one.
+#[derive(Clone, Copy)]
+pub struct StateRows<T> {
+    pub start: *mut T,
+    pub stride: usize,
+}
+
+impl<T: Real> StateRows<T> {
+    /// Rows without gaps.
+    #[inline(always)]
+    pub fn dense<L: Vectors<T>>(state: &mut [T]) -> Self {
+        Self {
+            start: state.as_mut_ptr(),
+            stride: 2 * L::LANES,
+        }
+    }
+
+    /// Returns one of a row's vectors.
+    ///
+    /// # Safety
+    /// There is such a row.
+    #[inline(always)]
+    unsafe fn at<L: Vectors<T>>(self, row: usize, vector: usize) -> *mut T {
+        // SAFETY: the caller's promise.
+        unsafe { self.start.add(row * self.stride + vector * L::LANES) }
+    }
+}
+
 /// Returns `Sᵀ k`.
+///
+/// # Safety
+/// The state has a row for each element in the key.
 #[inline(always)]
-pub fn read<T: Real, L: Vectors<T>>(level: L, state: &[T], key: &[T]) -> Pair<L::Vector> {
-    let lanes = 2 * L::LANES;
-    assert_eq!(state.len(), key.len() * lanes);
+pub unsafe fn read<T: Real, L: Vectors<T>>(
+    level: L,
+    state: StateRows<T>,
+    key: &[T],
+) -> Pair<L::Vector> {
     let mut sums = [[level.splat(T::ZERO); 2]; SUMS];
     for (i, &k) in key.iter().enumerate() {
         let (k, sum) = (level.splat(k), &mut sums[i % SUMS]);
-        let s = load(level, state, i * lanes);
         for c in 0..2 {
-            sum[c] = level.multiply_add(k, s[c], sum[c]);
+            // SAFETY: the caller promises a row `i`.
+            let s = unsafe { level.load(state.at::<L>(i, c)) };
+            sum[c] = level.multiply_add(k, s, sum[c]);
         }
     }
     add(level, sums[0], sums[1])
 }
 
-/// Replaces `S` by `α S + k ⊗ delta`, and returns `Sᵀ q` and what the next position's error reads: by a delta rule
-/// `Sᵀ next`, else zeros. `keys` are `k`, `q` and `next`.
-#[inline(always)]
-pub fn update<T: Real, L: Vectors<T>>(
-    level: L,
-    rule: Rule,
-    state: &mut [T],
-    keys: [&[T]; 3],
-    factors: Factors<T>,
-    delta: Pair<L::Vector>,
-) -> [Pair<L::Vector>; 2] {
-    let n = keys[0].len();
-    assert!(keys.iter().all(|keys| keys.len() == n) && state.len() == n * 2 * L::LANES);
-    let at = state.as_mut_ptr();
-    // SAFETY: the assertion; rows are read before they are written.
-    unsafe { update_at(level, rule, [at, at], keys, factors, delta) }
-}
-
-/// Like [`update`], from one state to another.
+/// Writes `α S + k ⊗ delta` from one state to another, and returns `Sᵀ q` for it and what the next position's error reads: by
+/// a delta rule `Sᵀ next`, else zeros. `keys` are `k`, `q` and `next`.
 ///
 /// # Safety
-/// Both states have two vectors for each element in the keys. They are the same memory, or do not overlap.
+/// Both states have a row for each element in the keys. They are the same memory, or do not overlap.
 #[inline(always)]
-pub unsafe fn update_at<T: Real, L: Vectors<T>>(
+pub unsafe fn update<T: Real, L: Vectors<T>>(
     level: L,
     rule: Rule,
-    states: [*mut T; 2],
+    states: [StateRows<T>; 2],
     keys: [&[T]; 3],
     factors: Factors<T>,
     delta: Pair<L::Vector>,
@@ -331,14 +353,14 @@ pub unsafe fn update_at<T: Real, L: Vectors<T>>(
     }
 }
 
-/// [`update_at`], which returns `Sᵀ next` if `READS`, else zeros, with a factor for each row if `EACH`.
+/// [`update`], which returns `Sᵀ next` if `READS`, else zeros, with a factor for each row if `EACH`.
 ///
 /// # Safety
-/// Same as for [`update_at`].
+/// Same as for [`update`].
 #[inline(always)]
 unsafe fn update_rows<T: Real, L: Vectors<T>, const READS: bool, const EACH: bool>(
     level: L,
-    [from, to]: [*mut T; 2],
+    [from, to]: [StateRows<T>; 2],
     keys: [&[T]; 3],
     factors: Factors<T>,
     delta: Pair<L::Vector>,
@@ -356,7 +378,7 @@ unsafe fn update_rows<T: Real, L: Vectors<T>, const READS: bool, const EACH: boo
     while i + SUMS <= n {
         for part in 0..SUMS {
             let sums = [&mut y[part], &mut reads[part]];
-            // SAFETY: `i + part` is below `n`, and the caller promises as many rows of two vectors.
+            // SAFETY: `i + part` is below `n`, and the caller promises as many rows.
             unsafe {
                 update_row::<T, L, READS, EACH>(
                     level,
@@ -384,11 +406,11 @@ unsafe fn update_rows<T: Real, L: Vectors<T>, const READS: bool, const EACH: boo
 /// Replaces a row in `S`, and adds its terms to `Sᵀ q` and `Sᵀ next`.
 ///
 /// # Safety
-/// The states have a row `i` with two vectors, and the keys and factors have an element `i`.
+/// The states have a row `i`, and the keys and factors have an element `i`.
 #[inline(always)]
 unsafe fn update_row<T: Real, L: Vectors<T>, const READS: bool, const EACH: bool>(
     level: L,
-    [from, to]: [*mut T; 2],
+    [from, to]: [StateRows<T>; 2],
     i: usize,
     [key, query, next]: [&[T]; 3],
     (one, each): (L::Vector, &[T]),
@@ -408,12 +430,11 @@ unsafe fn update_row<T: Real, L: Vectors<T>, const READS: bool, const EACH: bool
         )
     };
     for c in 0..2 {
-        let at = (2 * i + c) * L::LANES;
-        // SAFETY: the caller promises a row `i` of two vectors.
-        let s = unsafe { level.load(from.add(at)) };
+        // SAFETY: the caller promises a row `i`.
+        let s = unsafe { level.load(from.at::<L>(i, c)) };
         let s = level.multiply_add(k, delta[c], level.multiply(decay, s));
         // SAFETY: as above.
-        unsafe { level.store(s, to.add(at)) };
+        unsafe { level.store(s, to.at::<L>(i, c)) };
         y[c] = level.multiply_add(q, s, y[c]);
         if READS {
             reads[c] = level.multiply_add(next, s, reads[c]);

@@ -4,7 +4,7 @@
 //! that each position costs four operations for an element, about as many as a form with products for chunks takes
 //! (Yang et al. 2024, <https://arxiv.org/abs/2406.06484>). A sequence in pieces has the same bits as in one piece.
 
-use super::columns::{self, Channels, Columns, Memory, Rule};
+use super::columns::{self, Channels, Columns, Memory, Rule, StateRows};
 use super::states::{States, TypedStates};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
@@ -318,12 +318,17 @@ impl<T: Real> Forward<'_, T> {
         } = Memory::divided::<L>(self.memory, key_dim);
         let heads = [head, key_head];
         for columns in columns::all::<T, L>(value_dim) {
-            self.states.load(level, &columns, of_state, state);
+            let in_place = self.states.in_place(&columns, of_state, rows.len());
+            if in_place.is_none() {
+                self.states.load(level, &columns, of_state, state);
+            }
             let mut reads = [level.splat(T::ZERO); 2];
             if self.of.rule.reads() {
                 self.of.go_on(first, heads, &mut channels);
                 let key = self.of.reading(first, key_head, &channels);
-                reads = columns::read(level, state, key);
+                let [state, _] = in_place.unwrap_or([StateRows::dense::<L>(state); 2]);
+                // SAFETY: a state has a row for each element in a key.
+                reads = unsafe { columns::read(level, state, key) };
             }
             for (i, &row) in rows.iter().enumerate() {
                 self.states.keep(level, &columns, of_state, i, state);
@@ -338,13 +343,18 @@ impl<T: Real> Forward<'_, T> {
                 let keys = [key, self.of.query(row, key_head), next];
                 let factors = channels.factors(self.of.rule, decay);
                 let y;
-                [y, reads] = columns::update(level, self.of.rule, state, keys, factors, delta);
+                let states = in_place.unwrap_or([StateRows::dense::<L>(state); 2]);
+                // SAFETY: as above. This task alone writes the state after, apart from the one before.
+                [y, reads] =
+                    unsafe { columns::update(level, self.of.rule, states, keys, factors, delta) };
                 let to = columns.of_head(head, value_dim);
                 // SAFETY: only this task writes this head's columns in the rows of its sequence.
                 let to = unsafe { self.y.piece(row as usize, to) };
                 columns::store_some(level, y, to);
             }
-            self.states.store(level, &columns, of_state, state);
+            if in_place.is_none() {
+                self.states.store(level, &columns, of_state, state);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::hint::black_box;
 
 use super::*;
 use crate::products::{WeightFormat, peak};
+use crate::threads::with_team;
 use crate::{reference::on, reference::random, timing::least, vectors::Isa};
 
 /// Heads of 128 dimensions, as in Qwen 3.5, with 512 positions in the cache's reach.
@@ -68,6 +69,61 @@ fn a_prompt_of_512_positions() {
             each * forward,
             100.0 * share,
             each * backward
+        );
+    }
+}
+
+/// One position in each of 36 layers with 48 heads of 64 dimensions and states of 128, as in Granite 4 H 1B: more than a cache
+/// holds.
+#[test]
+#[ignore = "a measurement: needs an idle machine"]
+fn a_token_in_many_layers() {
+    let heads = StateHeads {
+        n_keys: 1,
+        n_values: 48,
+        key_dim: 128,
+        value_dim: 64,
+    };
+    let rows = |width, seed| random::<f32>(width, 0.0, 0.09, seed);
+    let [query, key, value] = [(128, 1), (128, 2), (48 * 64, 3)].map(|(n, seed)| rows(n, seed));
+    let [decay, write] = [4, 5].map(|seed| rows(48, seed).iter().map(|x| -x.abs()).collect());
+    let (decay, write): (Vec<f32>, Vec<f32>) = (decay, write);
+    let sequences = [vec![0]];
+    let mut states = vec![[1, 2].map(|_| vec![0f32; heads.state_len()]); 36];
+    for (rule, isa) in [Rule::Sum, Rule::Delta]
+        .into_iter()
+        .flat_map(|rule| Isa::levels().into_iter().map(move |isa| (rule, isa)))
+    {
+        let recurrence = Recurrence {
+            rule,
+            heads,
+            query: query[..].into(),
+            key: key[..].into(),
+            value: value[..].into(),
+            decay: decay[..].into(),
+            write: write[..].into(),
+            sequences: &sequences,
+        };
+        let mut y = vec![0f32; value.len()];
+        let token = with_team(2, || {
+            least(30, || {
+                for [before, after] in &mut states {
+                    let states = States {
+                        before: Some(before[..].into()),
+                        after: (&mut after[..]).into(),
+                        snapshots: None,
+                    };
+                    recurrence.forward(on(isa, 2), states, (&mut y[..]).into());
+                    std::mem::swap(before, after);
+                }
+            })
+        });
+        black_box(&y);
+        let bytes = (2 * 36 * 4 * heads.state_len()) as f64;
+        println!(
+            "{isa:12} {rule:?} {:6.2} ms, {:.0} GB/s",
+            1e3 * token,
+            bytes / token / 1e9
         );
     }
 }

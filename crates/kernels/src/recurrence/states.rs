@@ -1,6 +1,6 @@
 //! The states before and after a forward pass, and the snapshots between them.
 
-use super::columns::Columns;
+use super::columns::{Columns, StateRows};
 use crate::threads::Target;
 use crate::vectors::{Real, Slice, SliceMut, Stored, Vectors};
 
@@ -85,6 +85,25 @@ impl<T: Real> TypedStates<'_, T> {
             }
             None => state.fill(T::ZERO),
         }
+    }
+
+    /// Returns whole columns of the states before and after a sequence with one position, from a row on, if there is a state
+    /// before and no snapshot.
+    #[inline(always)]
+    pub fn in_place(
+        &self,
+        columns: &Columns,
+        (sequence, first): (usize, usize),
+        n_positions: usize,
+    ) -> Option<[StateRows<T>; 2]> {
+        if n_positions != 1 || self.snapshots.is_some() || !columns.is_whole() {
+            return None;
+        }
+        let ([rows, stride], before) = (self.dims, self.before?);
+        let (first, column) = (sequence * rows + first, columns.range.start);
+        let before = before[first * stride + column..].as_ptr().cast_mut();
+        let after = self.after.address(first, column);
+        Some([before, after].map(|start| StateRows { start, stride }))
     }
 
     /// Stores columns of the state after a sequence, from a row on.

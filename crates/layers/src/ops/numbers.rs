@@ -1,10 +1,11 @@
 //! Values in any float type, in recycled memory: a tape's values and gradients.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use candle_blocks_kernels::memory::{Buffer, Recycled, tried_in_a_pass};
 use candle_blocks_kernels::{Slice, SliceMut};
-use candle_core::{CpuStorage, DType, Device, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Shape, Tensor, bail};
 use half::{bf16, f16};
 
 use crate::memory;
@@ -97,6 +98,18 @@ impl Numbers {
         })
     }
 
+    /// Creates the same from the memory of a tensor that nobody reads again, if it has this type and lies on the CPU.
+    pub fn in_place_of(tensor: &Tensor, dtype: DType, len: usize) -> Result<Self> {
+        let taken = Taken::default();
+        let _ = tensor.inplace_op1(&taken);
+        let taken = taken.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match (taken, dtype) {
+            (Some(CpuStorage::F32(numbers)), DType::F32) => Ok(Self::F32(Buffer::of(numbers, len))),
+            (Some(CpuStorage::F64(numbers)), DType::F64) => Ok(Self::F64(Buffer::of(numbers, len))),
+            _ => Self::new(dtype, len),
+        }
+    }
+
     /// Creates a buffer with `len` zeros. Errors as for [`Self::new`].
     pub fn zeros(dtype: DType, len: usize) -> Result<Self> {
         let mut zeros = Self::new(dtype, len)?;
@@ -179,6 +192,22 @@ impl Numbers {
     /// Converts to a tensor as a loan: [`give_back`] must follow.
     pub fn into_lent_tensor(self, shape: &Shape) -> Result<Tensor> {
         map_buffer!(self, buffer => Tensor::from_vec(buffer.into_lent(), shape, &Device::Cpu))
+    }
+}
+
+/// Takes a storage, and leaves an empty one.
+#[derive(Default)]
+struct Taken(Mutex<Option<CpuStorage>>);
+
+impl InplaceOp1 for Taken {
+    fn name(&self) -> &'static str {
+        "take"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> Result<()> {
+        let taken = std::mem::replace(storage, CpuStorage::F32(Vec::new()));
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
+        Ok(())
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Recurrence<'a> {
     pub write: &'a Value,
     /// The states before, `[batch, n_values, key_dim, value_dim]`, which get no gradient; zeros without.
     pub state: Option<&'a Tensor>,
+    /// Earlier states that nobody reads again, whose memory those after may take over.
+    pub spare: Option<&'a Tensor>,
     /// The rows of each sequence.
     pub rows: &'a Arc<Vec<Vec<u32>>>,
 }
@@ -119,9 +121,10 @@ pub(super) fn check_tensor(
     }
 }
 
-/// Runs a kernel from the states before a pass, or zeros, and returns the states after it.
+/// Runs a kernel from the states before a pass, or zeros, and returns the states after it, in the memory of spare ones if
+/// there are any.
 pub(super) fn change(
-    before: Option<&Tensor>,
+    [before, spare]: [Option<&Tensor>; 2],
     dtype: DType,
     dims: &[usize],
     snapshots: Option<&mut Numbers>,
@@ -130,7 +133,11 @@ pub(super) fn change(
     let before = before.map(|before| readable(before.detach().contiguous()?));
     let before = before.transpose()?;
     let before = before.as_ref().map(Data::read);
-    let mut after = Numbers::new(dtype, dims.iter().product())?;
+    let len = dims.iter().product();
+    let mut after = match spare {
+        Some(spare) => Numbers::in_place_of(spare, dtype, len)?,
+        None => Numbers::new(dtype, len)?,
+    };
     run(States {
         before: before.as_ref().map(|before| before.slice()),
         after: after.slice_mut(),
@@ -200,9 +207,15 @@ impl Taped<Cpu> {
             rows: of.rows.clone(),
         };
         let state = kernel.with(|rule| {
-            change(of.state, dtype, &dims, snapshots.as_mut(), |states| {
-                rule.forward(engine, states, y.slice_mut());
-            })
+            change(
+                [of.state, of.spare],
+                dtype,
+                &dims,
+                snapshots.as_mut(),
+                |states| {
+                    rule.forward(engine, states, y.slice_mut());
+                },
+            )
         })?;
         let y = value.mapped(y, &asks, move |pass, dy| {
             let Some(snapshots) = &snapshots else {

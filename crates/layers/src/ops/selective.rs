@@ -28,6 +28,8 @@ pub(crate) struct SelectiveScan<'a> {
     pub value: &'a Value,
     /// The states before, `[batch, state_dim, channels]`, which get no gradient; zeros without.
     pub state: Option<&'a Tensor>,
+    /// Earlier states that nobody reads again, whose memory those after may take over.
+    pub spare: Option<&'a Tensor>,
     /// The rows of each sequence.
     pub rows: &'a Arc<Vec<Vec<u32>>>,
 }
@@ -118,9 +120,15 @@ impl Taped<Cpu> {
             rows: of.rows.clone(),
         };
         let state = kernel.with(|scan| {
-            change(of.state, dtype, &dims, snapshots.as_mut(), |states| {
-                scan.forward(engine, states, y.slice_mut());
-            })
+            change(
+                [of.state, of.spare],
+                dtype,
+                &dims,
+                snapshots.as_mut(),
+                |states| {
+                    scan.forward(engine, states, y.slice_mut());
+                },
+            )
         })?;
         let y = self.mapped(y, &asks, move |pass, dy| {
             let Some(snapshots) = &snapshots else {

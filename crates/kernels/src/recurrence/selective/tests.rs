@@ -93,21 +93,32 @@ impl Case {
         }
     }
 
-    /// Computes in a type: results, states and snapshots.
+    /// Computes in a type: results, states and snapshots. Without snapshots, and without a state before if that is zeros, results
+    /// and states have the same bits.
     fn computed<T: Stored + Precise>(&self, isa: Isa, threads: usize) -> [Vec<T>; 3] {
         let inputs = self.inputs.each_ref().map(|of| typed::<T>(of));
         let before = typed::<T>(&self.state);
-        let mut after = vec![T::of(f64::NAN); before.len()];
-        let mut y = vec![T::of(f64::NAN); self.n_rows * self.channels];
-        let len = n_snapshots(&self.sequences) * self.state_dim * self.channels;
-        let mut snapshots = vec![T::of(f64::NAN); len];
-        let states = States {
-            before: Some(T::slice(&before)),
-            after: T::slice_mut(&mut after),
-            snapshots: Some(T::slice_mut(&mut snapshots)),
+        let nothing = |n: usize| vec![T::of(f64::NAN); n];
+        let mut snapshots = nothing(n_snapshots(&self.sequences) * self.state_dim * self.channels);
+        let run = |before: Option<&[T]>, snapshots: Option<&mut [T]>| {
+            let (mut y, mut after) = (
+                nothing(self.n_rows * self.channels),
+                nothing(self.state.len()),
+            );
+            let states = States {
+                before: before.map(T::slice),
+                after: T::slice_mut(&mut after),
+                snapshots: snapshots.map(T::slice_mut),
+            };
+            let scan = self.scan(&inputs);
+            scan.forward(on(isa, threads), states, T::slice_mut(&mut y));
+            [y, after]
         };
-        let scan = self.scan(&inputs);
-        scan.forward(on(isa, threads), states, T::slice_mut(&mut y));
+        let [y, after] = run(Some(&before), Some(&mut snapshots));
+        let is_zero = self.state.iter().all(|x| *x == 0.0);
+        let again = run(Some(&before).filter(|_| !is_zero).map(|x| &x[..]), None);
+        assert_same(&again[0], &y, "without snapshots");
+        assert_same(&again[1], &after, "states without snapshots");
         [y, after, snapshots]
     }
 
@@ -155,6 +166,17 @@ fn results_and_states_are_those_of_the_formula_on_every_level() {
     }
     assert_share(worst[0], 0.2, "f32");
     assert_share(worst[1], 0.2, "f64");
+}
+
+#[test]
+fn absent_states_are_zeros() {
+    let mut case = Case::new([16, 70], &[3, 0, 1]);
+    case.state.fill(0.0);
+    let expected = case.expected();
+    for isa in Isa::levels() {
+        let [y, after, _] = case.computed::<f32>(isa, 2);
+        assert!(distance(&y, &expected[0]).max(distance(&after, &expected[1])) < 4e-7);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Mamba's state space model.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use candle_nn::Init;
 
 use super::passes::passes;
@@ -37,7 +37,7 @@ pub struct Mamba {
     query: NormedProjection,
     step: Linear,
     step_bias: Tensor,
-    /// `[d_inner, state_dim]`.
+    /// `[d_inner, state_dim]`; a packed layer has `-exp(rate)`, `[state_dim, d_inner]`.
     rate: Tensor,
     skip: Tensor,
     output: Linear,
@@ -134,7 +134,7 @@ impl Mamba {
             query: self.query.packed(&packing.at("query"))?,
             step: self.step.packed(&packing.at("step"))?,
             step_bias: single(&self.step_bias)?,
-            rate: single(&self.rate)?,
+            rate: single(&self.rates(DType::F32)?)?,
             skip: single(&self.skip)?,
             output: self.output.packed(&packing.at("output"))?,
             is_packed: true,
@@ -162,7 +162,7 @@ impl Mamba {
         let steps = steps.add_to_rows(&widened(&self.step_bias, wide)?)?;
         let steps = steps.activate(Activation::Softplus)?;
         let written = steps.gate(&value, Activation::Identity, None)?;
-        let rate = self.rates(&value)?;
+        let rate = self.rates(wide)?;
         let read = states.scan(&rate, [&steps, &query, &key, &written])?;
 
         let read = read.add(&value.multiply_rows(&widened(&self.skip, wide)?)?)?;
@@ -174,9 +174,12 @@ impl Mamba {
         self.output.apply(&mixed.to_dtype(dtype)?, residual, train)
     }
 
-    /// Returns `-exp(rate)`, `[state_dim, d_inner]`, in the type of `like`.
-    fn rates(&self, like: &Value) -> Result<Tensor> {
-        let rate = widened(&self.rate, like.dtype())?;
+    /// Returns `-exp(rate)`, `[state_dim, d_inner]`.
+    fn rates(&self, dtype: DType) -> Result<Tensor> {
+        let rate = widened(&self.rate, dtype)?;
+        if self.is_packed {
+            return Ok(rate);
+        }
         record("exp", &rate)?;
         record("neg", &rate)?;
         record("copy", &rate)?;

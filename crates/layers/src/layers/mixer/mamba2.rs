@@ -37,6 +37,7 @@ pub struct Mamba2 {
     query: ConvolvedProjection,
     gate: Linear,
     decay: Decay,
+    /// Each head's factor, or in a packed layer each column's.
     skip: Tensor,
     /// The norm, at the place that the configuration says.
     norm: Option<GroupNorm>,
@@ -132,7 +133,7 @@ impl Mamba2 {
             query: self.query.packed(&packing.at("query"))?,
             gate: self.gate.packed(&packing.at("gate"))?,
             decay: self.decay.packed(&packing.at("decay"))?,
-            skip: single(&self.skip)?,
+            skip: single(&self.skip_of_columns(DType::F32)?)?,
             norm,
             output: self.output.packed(&packing.at("output"))?,
             is_packed: true,
@@ -194,6 +195,9 @@ impl Mamba2 {
             n_heads, head_dim, ..
         } = self.config;
         let skip = widened(&self.skip, dtype)?;
+        if self.is_packed {
+            return Ok(skip);
+        }
         record("copy", &skip)?;
         let skip = skip
             .reshape((n_heads, 1))?

@@ -115,6 +115,8 @@ pub(super) struct RecurrentPass<'a> {
     pass: &'a Pass<'a>,
     state: Option<&'a mut Recurrent>,
     table: Arc<TapTable>,
+    /// The last tensor of a state that nobody reads again.
+    spare: Option<Tensor>,
     /// The state after the pass, as far as it is computed.
     after: Vec<Tensor>,
 }
@@ -127,7 +129,8 @@ impl<'a> RecurrentPass<'a> {
         pass: &'a Pass,
         state: Option<&'a mut LayerState>,
     ) -> Result<Self> {
-        let state = state.map(LayerState::as_recurrent).transpose()?;
+        let mut state = state.map(LayerState::as_recurrent).transpose()?;
+        let spare = state.as_mut().and_then(|state| state.take_spare());
         let has_state = state
             .as_ref()
             .is_some_and(|state| state.tensor(0).is_some());
@@ -136,6 +139,7 @@ impl<'a> RecurrentPass<'a> {
             pass,
             state,
             table: pass.tap_table(taps, has_state)?,
+            spare,
             after: Vec::new(),
         })
     }
@@ -190,6 +194,7 @@ impl<'a> RecurrentPass<'a> {
             decay,
             write,
             state: self.earlier(),
+            spare: self.spare.as_ref(),
             rows: &self.pass.sequence_rows()?,
         };
         let (read, states) = recurrence.compute()?;
@@ -205,6 +210,7 @@ impl<'a> RecurrentPass<'a> {
             key,
             value,
             state: self.earlier(),
+            spare: self.spare.as_ref(),
             rows: &self.pass.sequence_rows()?,
         };
         let (read, states) = scan.compute()?;
@@ -226,8 +232,9 @@ impl<'a> RecurrentPass<'a> {
 pub(super) struct Decay {
     projection: ThroughRank,
     bias: Tensor,
-    /// `[n_heads]`, or `[n_heads, 1]` for channels.
+    /// `[n_heads]`, or `[n_heads, 1]` for channels; a packed layer has the factors of the steps.
     rate: Tensor,
+    is_packed: bool,
 }
 
 parts!(Decay: Self { projection, .. } => [projection] []);
@@ -253,6 +260,7 @@ impl Decay {
             projection: ThroughRank::new(&decay, [d_in, n], rank)?,
             bias: decay.get_with_hints(n, "bias", one)?,
             rate,
+            is_packed: false,
         })
     }
 
@@ -266,19 +274,24 @@ impl Decay {
 
     /// Returns the decay's logarithms for these steps.
     pub fn logarithms(&self, steps: &Value) -> Result<Value> {
-        let rate = widened(&self.rate, steps.dtype())?;
+        steps.multiply_rows(&self.factors(steps.dtype())?)
+    }
+
+    /// Returns `-exp(rate)` for each column of the steps.
+    fn factors(&self, dtype: DType) -> Result<Tensor> {
+        let rate = widened(&self.rate, dtype)?;
+        if self.is_packed {
+            return Ok(rate);
+        }
         record("exp", &rate)?;
         record("neg", &rate)?;
         let rate = rate.exp()?.neg()?;
-        let rate = match *rate.dims() {
-            [n_heads, 1] => {
-                record("copy", &rate)?;
-                let each = rate.broadcast_as((n_heads, self.bias.elem_count() / n_heads))?;
-                each.contiguous()?.flatten_all()?
-            }
-            _ => rate,
+        let [n_heads, 1] = *rate.dims() else {
+            return Ok(rate);
         };
-        steps.multiply_rows(&rate)
+        record("copy", &rate)?;
+        let each = rate.broadcast_as((n_heads, self.bias.elem_count() / n_heads))?;
+        each.contiguous()?.flatten_all()
     }
 
     /// The projection stays in f32 in every precision: few weights, on which all later positions depend.
@@ -286,7 +299,8 @@ impl Decay {
         Ok(Self {
             projection: self.projection.packed(&packing.exact())?,
             bias: single(&self.bias)?,
-            rate: single(&self.rate)?,
+            rate: single(&self.factors(DType::F32)?)?,
+            is_packed: true,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Real-gated linear recurrent units.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use candle_nn::Init;
 
 use super::passes::passes;
@@ -34,6 +34,7 @@ pub struct RgLru {
     gate: Linear,
     input_gate: Vec<Linear>,
     recurrence_gate: Vec<Linear>,
+    /// A packed layer has its softplus.
     rate: Tensor,
     /// The scan's rates, which are -1: `[1, d_inner]`.
     unit: Tensor,
@@ -108,7 +109,7 @@ impl RgLru {
             gate: self.gate.packed(&packing.at("gate"))?,
             input_gate: gate(&self.input_gate, packing.at("input_gate"))?,
             recurrence_gate: gate(&self.recurrence_gate, packing.exact().at("recurrence_gate"))?,
-            rate: single(&self.rate)?,
+            rate: single(&self.rates(DType::F32)?)?,
             unit: single(&self.unit)?,
             output: self.output.packed(&packing.at("output"))?,
             is_packed: true,
@@ -127,7 +128,7 @@ impl RgLru {
         let mut states = RecurrentPass::new(self.config.taps, x, pass, state)?;
         let value = states.convolved(&self.value, 1.0)?;
         let rows = value.to_dtype(dtype)?;
-        let rate = activate(&widened(&self.rate, value.dtype())?, Activation::Softplus)?;
+        let rate = self.rates(value.dtype())?;
         let steps = gates(&self.recurrence_gate, &rows, train)?.multiply_rows(&rate)?;
         let steps = states.beginning(steps.scale(SHARPNESS)?)?;
         let written = gates(&self.input_gate, &rows, train)?;
@@ -143,6 +144,14 @@ impl RgLru {
         let gate = self.gate.apply(&x, None, train)?.widened()?;
         let mixed = gate.gate(&read, self.config.activation, None)?;
         self.output.apply(&mixed.to_dtype(dtype)?, residual, train)
+    }
+
+    fn rates(&self, dtype: DType) -> Result<Tensor> {
+        let rate = widened(&self.rate, dtype)?;
+        match self.is_packed {
+            true => Ok(rate),
+            false => activate(&rate, Activation::Softplus),
+        }
     }
 }
 

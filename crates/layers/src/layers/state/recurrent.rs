@@ -1,5 +1,8 @@
 //! The state of a recurrent mixer: tensors of one size, whatever the number of positions.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::cached_rows::of_sequences;
@@ -21,6 +24,29 @@ pub(crate) struct Recurrent {
 struct Snapshot {
     positions: usize,
     tensors: Vec<Tensor>,
+    /// Shared with clones: true if tensors outside of them may have the same memory.
+    is_elsewhere: Arc<AtomicBool>,
+}
+
+impl Snapshot {
+    fn new(positions: usize, tensors: Vec<Tensor>, is_elsewhere: bool) -> Self {
+        Self {
+            positions,
+            tensors,
+            is_elsewhere: Arc::new(is_elsewhere.into()),
+        }
+    }
+
+    /// Returns the last tensor if nobody else has its memory.
+    fn into_spare(mut self) -> Option<Tensor> {
+        let is_elsewhere = Arc::into_inner(self.is_elsewhere)?.into_inner();
+        self.tensors.pop().filter(|_| !is_elsewhere)
+    }
+
+    /// Notes that tensors outside may have the same memory.
+    fn share(&self) {
+        self.is_elsewhere.store(true, Relaxed);
+    }
 }
 
 impl Recurrent {
@@ -31,7 +57,14 @@ impl Recurrent {
 
     /// Sets the tensors after a call that ends at this number of positions.
     pub fn advance(&mut self, positions: usize, tensors: Vec<Tensor>) {
-        self.before = self.now.replace(Snapshot { positions, tensors });
+        let now = Snapshot::new(positions, tensors, false);
+        self.before = self.now.replace(now);
+    }
+
+    /// Forgets the state before the last call, which the next one replaces anyway, and returns its last tensor if nobody
+    /// else has the memory.
+    pub fn take_spare(&mut self) -> Option<Tensor> {
+        self.before.take()?.into_spare()
     }
 
     /// Adds both states to a cache's tensors.
@@ -39,6 +72,7 @@ impl Recurrent {
         let mut numbers = Vec::new();
         for (name, state) in ["now", "before"].into_iter().zip([&self.now, &self.before]) {
             let tensors = state.as_ref().map_or(&[][..], |state| &state.tensors);
+            state.iter().for_each(Snapshot::share);
             numbers.extend([tensors.len(), state.as_ref().map_or(0, |of| of.positions)]);
             for (i, tensor) in tensors.iter().enumerate() {
                 to.insert(join(prefix, format_args!("{name}.{i}")), tensor.clone());
@@ -58,7 +92,8 @@ impl Recurrent {
             let given = given.at(name);
             let tensors = (0..n).map(|i| given.of_batch(i, ledger.batch()));
             let tensors = tensors.collect::<Result<Vec<_>>>()?;
-            Ok::<_, candle_core::Error>((n > 0).then_some(Snapshot { positions, tensors }))
+            let state = (n > 0).then(|| Snapshot::new(positions, tensors, true));
+            Ok::<_, candle_core::Error>(state)
         };
         let seen = ledger.seen();
         if (numbers[0] > 0) != (seen > 0) || (seen > 0 && numbers[1] != seen) || numbers[3] > seen {
@@ -133,10 +168,9 @@ impl Recurrent {
             Tensor::cat(&[own, new], 0)
         };
         let tensors = own.tensors.iter().zip(&new.tensors).map(join);
-        self.now = Some(Snapshot {
-            positions: own.positions + paddings[0],
-            tensors: tensors.collect::<Result<_>>()?,
-        });
+        let positions = own.positions + paddings[0];
+        let tensors = tensors.collect::<Result<_>>()?;
+        self.now = Some(Snapshot::new(positions, tensors, true));
         self.before = None;
         Ok(())
     }
@@ -150,6 +184,7 @@ impl Recurrent {
     /// Replaces the batch by the given sequences, in this order.
     pub fn take_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         for state in self.now.iter_mut().chain(&mut self.before) {
+            state.share();
             for tensor in &mut state.tensors {
                 ops::record("cat", tensor)?;
                 *tensor = of_sequences(tensor, sequences)?;
