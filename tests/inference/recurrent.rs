@@ -166,6 +166,48 @@ fn a_state_goes_back_to_the_position_before_the_last_call() {
 }
 
 #[test]
+fn whoever_has_a_state_keeps_it_while_the_cache_goes_on() {
+    for (stack, name) in stacks(hybrids()) {
+        for sequences in [&[0][..], &[0, 1]] {
+            others_keep_their_states(&stack, sequences, &name);
+        }
+    }
+}
+
+fn others_keep_their_states(stack: &Stack, sequences: &[usize], name: &str) {
+    let x = small_on_device::numbers(&[sequences.len(), 12, WIDTH], 6);
+    let whole = stack.forward(&x).unwrap();
+    let mut cache = stack.new_cache();
+    (0..4).for_each(|at| drop(piece(stack, &mut cache, &x, at, 1)));
+    let tensors = cache.to_tensors().unwrap();
+    piece(stack, &mut cache, &x, 4, 1);
+    let cloned = cache.clone();
+    let mut kept = cache.clone();
+    kept.keep_sequences(sequences).unwrap();
+    let fork = cache.fork(sequences).unwrap();
+    // Each call takes over the memory of the state before the last, if nobody else has it.
+    let goes_on = |cache: &mut KvCache, what: &str| {
+        let from = cache.seen();
+        for at in from..from + 4 {
+            let y = piece(stack, cache, &x, at, 1);
+            let expected = whole.narrow(1, at, 1).unwrap();
+            assert_alike(&y, &expected, &format!("{name}: {what}"));
+        }
+    };
+    goes_on(&mut cache, "the cache");
+    assert_eq!(cache.rewind(8), 8, "{name}");
+    goes_on(&mut cache, "the cache after going back");
+    goes_on(&mut kept, "its sequences");
+    for (mut of, what) in [(cloned, "a clone"), (fork, "a fork")] {
+        goes_on(&mut of, what);
+    }
+    let mut restored = stack.cache_from_tensors(&tensors).unwrap();
+    assert_eq!(restored.rewind(3), 3, "{name}");
+    goes_on(&mut restored, "a restored cache");
+    goes_on(&mut stack.cache_from_tensors(&tensors).unwrap(), "again");
+}
+
+#[test]
 fn padding_before_or_after_any_piece_is_no_position() {
     for (stack, name) in stacks(recurrent()) {
         let x = small_on_device::numbers(&[1, 6, WIDTH], 8);

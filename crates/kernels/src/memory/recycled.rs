@@ -139,25 +139,21 @@ impl<T: Recycled> Buffer<T> {
 
     /// Takes a free buffer.
     fn known(len: usize) -> Option<Self> {
-        // Not within `of`, which locks the pool too.
-        let memory = lock::<T>().take(len)?;
-        Some(Self::of(memory, len))
+        let mut numbers = lock::<T>().take(len)?;
+        // Fills elements beyond the buffer's last length.
+        numbers.resize(len, T::ZERO);
+        Some(Self::of(numbers))
     }
 
     /// Allocates zeros. The system clears new pages as they are first touched, by the thread that touches them.
     fn cleared(len: usize) -> Self {
-        Self::used(vec![T::ZERO; len])
+        Self::of(vec![T::ZERO; len])
     }
 
-    fn used(numbers: Vec<T>) -> Self {
+    /// Creates a buffer from a vector.
+    pub fn of(numbers: Vec<T>) -> Self {
         lock::<T>().using(numbers.capacity());
         Self(numbers)
-    }
-
-    /// Creates a buffer from a vector's memory, with `len` elements and unspecified contents.
-    pub fn of(mut memory: Vec<T>, len: usize) -> Self {
-        memory.resize(len, T::ZERO);
-        Self::used(memory)
     }
 
     /// Returns the vector as a loan. [`give_back`] must follow, or else the pool counts it as in use forever.

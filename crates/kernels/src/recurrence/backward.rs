@@ -1,7 +1,7 @@
 //! A recurrence's gradients. The states within a chunk are computed again from the snapshot before it.
 
 use super::columns::{self, Channels, Columns, Factors, Pair, Rule, StateRows};
-use super::forward::{Recurrence, StateHeads, Typed};
+use super::forward::{StateHeads, Typed};
 use super::states::{CHUNK, first_snapshots};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
@@ -10,45 +10,16 @@ use crate::vectors::{
     Level, LevelTask, MAX_LANES, Real, Slice, SliceMut, Stored, Vectors, columns_at_once,
 };
 
-/// The gradients for a [`Recurrence`], each with its input's layout. All are zeros before.
-#[derive(Debug)]
-pub struct RecurrenceGradients<'a> {
-    /// The queries' gradient.
-    pub query: SliceMut<'a>,
-    /// The keys' gradient.
-    pub key: SliceMut<'a>,
-    /// The values' gradient.
-    pub value: SliceMut<'a>,
-    /// The gradient for the factors' logarithms.
-    pub decay: SliceMut<'a>,
-    /// The gradient for the factors `β`.
-    pub write: SliceMut<'a>,
-}
-
 scratch! {
     /// A task's states and their gradients.
     STATES
-}
-
-impl Recurrence<'_> {
-    /// Computes the gradients from `y`'s gradient and the snapshots that [`Self::forward`] takes. The states after the last
-    /// position have no gradient.
-    ///
-    /// # Panics
-    /// If lengths or types do not match.
-    pub fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: RecurrenceGradients) {
-        match self.value {
-            Slice::F64(_) => self.typed::<f64>().backward(cpu, snapshots, dy, gradients),
-            _ => self.typed::<f32>().backward(cpu, snapshots, dy, gradients),
-        }
-    }
 }
 
 impl<T: Stored + Real> Typed<'_, T>
 where
     for<'a> Backward<'a, T>: LevelTask,
 {
-    fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: RecurrenceGradients) {
+    pub fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: [SliceMut; 5]) {
         let StateHeads {
             n_keys,
             n_values,
@@ -57,12 +28,13 @@ where
         } = self.heads;
         let rows = self.n_rows();
         let target = |of, width| Target::row_major(T::of_slice_mut(of), rows, width);
+        let [query, key, value, decay, write] = gradients;
         let gradients = Targets {
-            query: target(gradients.query, n_keys * key_dim),
-            key: target(gradients.key, n_keys * key_dim),
-            value: target(gradients.value, n_values * value_dim),
-            decay: target(gradients.decay, self.decay_width()),
-            write: target(gradients.write, n_values),
+            query: target(query, n_keys * key_dim),
+            key: target(key, n_keys * key_dim),
+            value: target(value, n_values * value_dim),
+            decay: target(decay, self.decay_width()),
+            write: target(write, n_values),
         };
         let firsts = first_snapshots(self.sequences);
         let threads = cpu.for_work(4 * self.work()).threads;

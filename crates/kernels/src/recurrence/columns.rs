@@ -314,10 +314,10 @@ pub unsafe fn read<T: Real, L: Vectors<T>>(
     let mut sums = [[level.splat(T::ZERO); 2]; SUMS];
     for (i, &k) in key.iter().enumerate() {
         let (k, sum) = (level.splat(k), &mut sums[i % SUMS]);
-        for c in 0..2 {
+        for (c, sum) in sum.iter_mut().enumerate() {
             // SAFETY: the caller promises a row `i`.
             let s = unsafe { level.load(state.at::<L>(i, c)) };
-            sum[c] = level.multiply_add(k, s, sum[c]);
+            *sum = level.multiply_add(k, s, *sum);
         }
     }
     add(level, sums[0], sums[1])

@@ -5,7 +5,7 @@
 //! (Yang et al. 2024, <https://arxiv.org/abs/2406.06484>). A sequence in pieces has the same bits as in one piece.
 
 use super::columns::{self, Channels, Columns, Memory, Rule, StateRows};
-use super::states::{States, TypedStates};
+use super::states::{StateKernel, States, TypedStates};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};
@@ -44,7 +44,8 @@ impl StateHeads {
     }
 }
 
-/// A recurrence over several sequences' rows, in f32 or f64. For each value head, `S = α S + k ⊗ ..` by its
+/// A recurrence over several sequences' rows, in f32 or f64. Its result is `y`, `[rows, n_values · value_dim]`, its states are
+/// `[n_values, key_dim, value_dim]`. For each value head, `S = α S + k ⊗ ..` by its
 /// [`Rule`] and `y = Sᵀ q`, where `α = exp(decay)` and `β = write`. By [`Rule::ChannelDelta`] each row of a state has a
 /// factor `α`.
 #[derive(Clone, Copy, Debug)]
@@ -85,19 +86,23 @@ scratch! {
     STATE
 }
 
-impl Recurrence<'_> {
-    /// Computes `y`, `[rows, n_values · value_dim]`, and states `[n_values, key_dim, value_dim]` for each sequence. Rows
-    /// outside all sequences become zeros.
-    ///
-    /// # Panics
-    /// If lengths or types do not match, or a sequence names a row that does not exist.
-    pub fn forward(&self, cpu: Cpu, states: States, y: SliceMut) {
+impl StateKernel for Recurrence<'_> {
+    fn forward(&self, cpu: Cpu, states: States, y: SliceMut) {
         match self.value {
             Slice::F64(_) => self.typed::<f64>().forward(cpu, states, y),
             _ => self.typed::<f32>().forward(cpu, states, y),
         }
     }
 
+    fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: [SliceMut; 5]) {
+        match self.value {
+            Slice::F64(_) => self.typed::<f64>().backward(cpu, snapshots, dy, gradients),
+            _ => self.typed::<f32>().backward(cpu, snapshots, dy, gradients),
+        }
+    }
+}
+
+impl Recurrence<'_> {
     pub(super) fn typed<T: Stored>(&self) -> Typed<'_, T> {
         let typed = Typed {
             rule: self.rule,

@@ -7,11 +7,10 @@ mod forward;
 mod selective;
 mod states;
 
-pub use backward::RecurrenceGradients;
 pub use columns::Rule;
 pub use forward::{Recurrence, StateHeads};
-pub use selective::{SelectiveGradients, SelectiveScan};
-pub use states::{CHUNK, States, n_snapshots};
+pub use selective::SelectiveScan;
+pub use states::{CHUNK, StateKernel, States, n_snapshots};
 
 #[cfg(test)]
 mod speed;

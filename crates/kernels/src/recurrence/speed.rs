@@ -49,14 +49,7 @@ fn a_prompt_of_512_positions() {
         });
         let mut all = [&query, &key, &value, &decay, &write].map(|of| vec![0f32; of.len()]);
         let backward = least(3, || {
-            let [query, key, value, decay, write] = &mut all;
-            let gradients = RecurrenceGradients {
-                query: (&mut query[..]).into(),
-                key: (&mut key[..]).into(),
-                value: (&mut value[..]).into(),
-                decay: (&mut decay[..]).into(),
-                write: (&mut write[..]).into(),
-            };
+            let gradients = all.each_mut().map(|of| (&mut of[..]).into());
             rule.backward(cpu, snapshots[..].into(), y[..].into(), gradients);
         });
         black_box(&all);

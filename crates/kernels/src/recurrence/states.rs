@@ -1,6 +1,7 @@
 //! The states before and after a forward pass, and the snapshots between them.
 
 use super::columns::{Columns, StateRows};
+use crate::cpu::Cpu;
 use crate::threads::Target;
 use crate::vectors::{Real, Slice, SliceMut, Stored, Vectors};
 
@@ -16,6 +17,22 @@ pub struct States<'a> {
     pub after: SliceMut<'a>,
     /// Receives the states before every [`CHUNK`] positions, sequence by sequence, for a backward pass.
     pub snapshots: Option<SliceMut<'a>>,
+}
+
+/// A kernel over several sequences' rows, whose inputs have one type: f32 or f64.
+pub trait StateKernel {
+    /// Computes the result and the states after. Rows outside all sequences become zeros.
+    ///
+    /// # Panics
+    /// If lengths or types do not match, or a sequence names a row that does not exist.
+    fn forward(&self, cpu: Cpu, states: States, y: SliceMut);
+
+    /// Computes the inputs' gradients, in their order, from `y`'s gradient and the snapshots that [`Self::forward`] takes. The
+    /// gradients are zeros before. The states after the last position have no gradient.
+    ///
+    /// # Panics
+    /// If lengths or types do not match.
+    fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: [SliceMut; 5]);
 }
 
 /// Returns how many snapshots a training pass takes.

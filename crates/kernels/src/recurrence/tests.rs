@@ -163,22 +163,10 @@ impl Case {
         let inputs = self.inputs.each_ref().map(|of| typed::<T>(of));
         let [_, _, snapshots] = self.computed::<T>(isa, threads);
         let mut all = self.inputs.each_ref().map(|of| vec![T::of(0.0); of.len()]);
-        let [query, key, value, decay, write] = &mut all;
-        let gradients = RecurrenceGradients {
-            query: T::slice_mut(query),
-            key: T::slice_mut(key),
-            value: T::slice_mut(value),
-            decay: T::slice_mut(decay),
-            write: T::slice_mut(write),
-        };
-        let dy = typed::<T>(w);
-        let rule = self.rule(&inputs);
-        rule.backward(
-            on(isa, threads),
-            T::slice(&snapshots),
-            T::slice(&dy),
-            gradients,
-        );
+        let gradients = all.each_mut().map(|of| T::slice_mut(of));
+        let (dy, rule) = (typed::<T>(w), self.rule(&inputs));
+        let (snapshots, dy) = (T::slice(&snapshots), T::slice(&dy));
+        rule.backward(on(isa, threads), snapshots, dy, gradients);
         all
     }
 }

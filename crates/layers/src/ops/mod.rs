@@ -67,6 +67,7 @@ mod rotary;
 mod selective;
 mod slot;
 mod softmax;
+mod states;
 mod tap_table;
 mod tape;
 mod value;
@@ -119,6 +120,7 @@ pub use rotary::rotate;
 pub(crate) use selective::SelectiveScan;
 pub(crate) use softmax::SoftmaxInput;
 pub use softmax::softmax;
+pub(crate) use states::Sequences;
 pub use tap_table::TapTable;
 #[doc(hidden)]
 pub use value::Value;

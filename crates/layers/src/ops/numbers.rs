@@ -98,14 +98,18 @@ impl Numbers {
         })
     }
 
-    /// Creates the same from the memory of a tensor that nobody reads again, if it has this type and lies on the CPU.
+    /// Creates the same in the memory of a tensor that nobody reads again, if that has this type and size and lies on the CPU.
     pub fn in_place_of(tensor: &Tensor, dtype: DType, len: usize) -> Result<Self> {
         let taken = Taken::default();
         let _ = tensor.inplace_op1(&taken);
         let taken = taken.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         match (taken, dtype) {
-            (Some(CpuStorage::F32(numbers)), DType::F32) => Ok(Self::F32(Buffer::of(numbers, len))),
-            (Some(CpuStorage::F64(numbers)), DType::F64) => Ok(Self::F64(Buffer::of(numbers, len))),
+            (Some(CpuStorage::F32(numbers)), DType::F32) if numbers.len() == len => {
+                Ok(Self::F32(Buffer::of(numbers)))
+            }
+            (Some(CpuStorage::F64(numbers)), DType::F64) if numbers.len() == len => {
+                Ok(Self::F64(Buffer::of(numbers)))
+            }
             _ => Self::new(dtype, len),
         }
     }

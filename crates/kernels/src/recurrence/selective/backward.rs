@@ -3,26 +3,11 @@
 use super::super::backward::{add_row_sums, store_vector};
 use super::super::columns::{self, Columns};
 use super::super::states::{CHUNK, first_snapshots};
-use super::{SelectiveScan, TASK_COLUMNS, Typed, columns_of_part, next};
+use super::{TASK_COLUMNS, Typed, columns_of_part, next};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};
 use crate::vectors::{Level, LevelTask, MAX_LANES, Real, Slice, SliceMut, Stored, Vectors};
-
-/// The gradients for a [`SelectiveScan`], each with its input's layout. All are zeros before.
-#[derive(Debug)]
-pub struct SelectiveGradients<'a> {
-    /// The rates' gradient.
-    pub rate: SliceMut<'a>,
-    /// The steps' gradient.
-    pub step: SliceMut<'a>,
-    /// The queries' gradient.
-    pub query: SliceMut<'a>,
-    /// The keys' gradient.
-    pub key: SliceMut<'a>,
-    /// The values' gradient.
-    pub value: SliceMut<'a>,
-}
 
 scratch! {
     /// A task's states and their gradients.
@@ -37,31 +22,18 @@ scratch! {
 /// Rows per task that adds up the parts' sums.
 const ROWS_PER_TASK: usize = 64;
 
-impl SelectiveScan<'_> {
-    /// Computes the gradients from `y`'s gradient and the snapshots that [`Self::forward`] takes. The states after the last
-    /// position have no gradient.
-    ///
-    /// # Panics
-    /// If lengths or types do not match.
-    pub fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: SelectiveGradients) {
-        match self.value {
-            Slice::F64(_) => self.typed::<f64>().backward(cpu, snapshots, dy, gradients),
-            _ => self.typed::<f32>().backward(cpu, snapshots, dy, gradients),
-        }
-    }
-}
-
 impl<T: Stored + Real> Typed<'_, T>
 where
     for<'a> Backward<'a, T>: LevelTask,
 {
-    fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: SelectiveGradients) {
+    pub fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: [SliceMut; 5]) {
+        let [rate, step, query, key, value] = gradients;
         let (n, channels, rows) = (self.state_dim, self.channels, self.n_rows());
         let target = |of, rows, width| Target::row_major(T::of_slice_mut(of), rows, width);
         let to = Targets {
-            rate: target(gradients.rate, n, channels),
-            step: target(gradients.step, rows, channels),
-            value: target(gradients.value, rows, channels),
+            rate: target(rate, n, channels),
+            step: target(step, rows, channels),
+            value: target(value, rows, channels),
         };
         let firsts = first_snapshots(self.sequences);
         let (threads, n_parts) = (cpu.for_work(4 * self.work()).threads, self.n_parts());
@@ -85,7 +57,7 @@ where
                     });
                 });
             });
-            let both = [(gradients.query, of_query), (gradients.key, of_key)];
+            let both = [(query, of_query), (key, of_key)];
             for (to, parts) in both {
                 add_parts(threads, parts, T::of_slice_mut(to), ROWS_PER_TASK * n);
             }

@@ -4,7 +4,7 @@
 
 use super::columns::{self, Columns};
 use super::forward::rows_of;
-use super::states::{States, TypedStates};
+use super::states::{StateKernel, States, TypedStates};
 use crate::cpu::Cpu;
 use crate::memory::scratch::{lend, scratch};
 use crate::threads::{Target, parallel};
@@ -14,9 +14,8 @@ mod backward;
 #[cfg(test)]
 mod tests;
 
-pub use backward::SelectiveGradients;
-
-/// A selective scan over several sequences' rows, in f32 or f64. For element `i` of channel `c`:
+/// A selective scan over several sequences' rows, in f32 or f64. Its result is `y`, `[rows, channels]`, its states are
+/// `[state_dim, channels]`. For element `i` of channel `c`:
 ///
 /// ```text
 /// S[i, c] = exp(rate[i, c] · step[c]) S[i, c] + key[i] · value[c]
@@ -64,19 +63,23 @@ scratch! {
 /// instruction set.
 const TASK_COLUMNS: usize = 2 * MAX_LANES;
 
-impl SelectiveScan<'_> {
-    /// Computes `y`, `[rows, channels]`, and states `[state_dim, channels]` for each sequence. Rows outside all sequences
-    /// become zeros.
-    ///
-    /// # Panics
-    /// If lengths or types do not match, or a sequence names a row that does not exist.
-    pub fn forward(&self, cpu: Cpu, states: States, y: SliceMut) {
+impl StateKernel for SelectiveScan<'_> {
+    fn forward(&self, cpu: Cpu, states: States, y: SliceMut) {
         match self.value {
             Slice::F64(_) => self.typed::<f64>().forward(cpu, states, y),
             _ => self.typed::<f32>().forward(cpu, states, y),
         }
     }
 
+    fn backward(&self, cpu: Cpu, snapshots: Slice, dy: Slice, gradients: [SliceMut; 5]) {
+        match self.value {
+            Slice::F64(_) => self.typed::<f64>().backward(cpu, snapshots, dy, gradients),
+            _ => self.typed::<f32>().backward(cpu, snapshots, dy, gradients),
+        }
+    }
+}
+
+impl SelectiveScan<'_> {
     fn typed<T: Stored>(&self) -> Typed<'_, T> {
         let typed = Typed {
             state_dim: self.state_dim,

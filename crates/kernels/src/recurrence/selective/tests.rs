@@ -127,14 +127,7 @@ impl Case {
         let inputs = self.inputs.each_ref().map(|of| typed::<T>(of));
         let [_, _, snapshots] = self.computed::<T>(isa, threads);
         let mut all = self.inputs.each_ref().map(|of| vec![T::of(0.0); of.len()]);
-        let [rate, step, query, key, value] = all.each_mut().map(|of| T::slice_mut(of));
-        let gradients = SelectiveGradients {
-            rate,
-            step,
-            query,
-            key,
-            value,
-        };
+        let gradients = all.each_mut().map(|of| T::slice_mut(of));
         let (dy, scan) = (typed::<T>(w), self.scan(&inputs));
         let (snapshots, dy) = (T::slice(&snapshots), T::slice(&dy));
         scan.backward(on(isa, threads), snapshots, dy, gradients);

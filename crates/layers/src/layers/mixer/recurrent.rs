@@ -12,7 +12,9 @@ use crate::layers::state::{LayerState, Recurrent};
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource, pass::Pass};
 use crate::layers::{linear::packed::plain, packed::Packing};
-use crate::ops::{Recurrence, SelectiveScan, TapTable, Value, record, record_conversion};
+use crate::ops::{
+    Recurrence, SelectiveScan, Sequences, TapTable, Value, record, record_conversion,
+};
 
 /// A projection, a short convolution of its rows, and an activation.
 #[derive(Clone, Debug)]
@@ -176,6 +178,14 @@ impl<'a> RecurrentPass<'a> {
         steps.add(&steps.beside(&added)?)
     }
 
+    fn sequences<'s>(&'s self, rows: &'s Arc<Vec<Vec<u32>>>) -> Sequences<'s> {
+        Sequences {
+            rows,
+            before: self.earlier(),
+            spare: self.spare.as_ref(),
+        }
+    }
+
     /// Computes the recurrence for queries, keys and values, and for the decay's logarithms and the strengths of writing,
     /// and replaces the state.
     pub fn recur(
@@ -185,6 +195,7 @@ impl<'a> RecurrentPass<'a> {
         [query, key, value]: [&Value; 3],
         [decay, write]: [&Value; 2],
     ) -> Result<Value> {
+        let rows = self.pass.sequence_rows()?;
         let recurrence = Recurrence {
             rule,
             heads,
@@ -193,9 +204,7 @@ impl<'a> RecurrentPass<'a> {
             value,
             decay,
             write,
-            state: self.earlier(),
-            spare: self.spare.as_ref(),
-            rows: &self.pass.sequence_rows()?,
+            sequences: self.sequences(&rows),
         };
         let (read, states) = recurrence.compute()?;
         Ok(self.finished(read, states))
@@ -203,15 +212,14 @@ impl<'a> RecurrentPass<'a> {
 
     /// Computes the selective scan for steps, queries, keys and values, and replaces the state.
     pub fn scan(self, rate: &Tensor, [step, query, key, value]: [&Value; 4]) -> Result<Value> {
+        let rows = self.pass.sequence_rows()?;
         let scan = SelectiveScan {
             rate,
             step,
             query,
             key,
             value,
-            state: self.earlier(),
-            spare: self.spare.as_ref(),
-            rows: &self.pass.sequence_rows()?,
+            sequences: self.sequences(&rows),
         };
         let (read, states) = scan.compute()?;
         Ok(self.finished(read, states))

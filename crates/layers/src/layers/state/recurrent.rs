@@ -24,7 +24,7 @@ pub(crate) struct Recurrent {
 struct Snapshot {
     positions: usize,
     tensors: Vec<Tensor>,
-    /// Shared with clones: true if tensors outside of them may have the same memory.
+    /// Shared with clones, also with parts of their sequences: true if tensors elsewhere may have the same memory.
     is_elsewhere: Arc<AtomicBool>,
 }
 
@@ -41,11 +41,6 @@ impl Snapshot {
     fn into_spare(mut self) -> Option<Tensor> {
         let is_elsewhere = Arc::into_inner(self.is_elsewhere)?.into_inner();
         self.tensors.pop().filter(|_| !is_elsewhere)
-    }
-
-    /// Notes that tensors outside may have the same memory.
-    fn share(&self) {
-        self.is_elsewhere.store(true, Relaxed);
     }
 }
 
@@ -72,7 +67,9 @@ impl Recurrent {
         let mut numbers = Vec::new();
         for (name, state) in ["now", "before"].into_iter().zip([&self.now, &self.before]) {
             let tensors = state.as_ref().map_or(&[][..], |state| &state.tensors);
-            state.iter().for_each(Snapshot::share);
+            if let Some(state) = state {
+                state.is_elsewhere.store(true, Relaxed);
+            }
             numbers.extend([tensors.len(), state.as_ref().map_or(0, |of| of.positions)]);
             for (i, tensor) in tensors.iter().enumerate() {
                 to.insert(join(prefix, format_args!("{name}.{i}")), tensor.clone());
@@ -170,7 +167,7 @@ impl Recurrent {
         let tensors = own.tensors.iter().zip(&new.tensors).map(join);
         let positions = own.positions + paddings[0];
         let tensors = tensors.collect::<Result<_>>()?;
-        self.now = Some(Snapshot::new(positions, tensors, true));
+        self.now = Some(Snapshot::new(positions, tensors, false));
         self.before = None;
         Ok(())
     }
@@ -184,7 +181,6 @@ impl Recurrent {
     /// Replaces the batch by the given sequences, in this order.
     pub fn take_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         for state in self.now.iter_mut().chain(&mut self.before) {
-            state.share();
             for tensor in &mut state.tensors {
                 ops::record("cat", tensor)?;
                 *tensor = of_sequences(tensor, sequences)?;

@@ -170,7 +170,7 @@ impl Taped<Composed> {
         let inputs = [self, key, value, decay, write];
         let device = value.data.device().clone();
         let n_rows = value.dims().iter().product::<usize>() / value.slot.width.max(1);
-        let positions = Arc::new(Positions::new(of.rows, n_rows, &device)?);
+        let positions = Arc::new(Positions::new(of.sequences.rows, n_rows, &device)?);
         let shared = [n_keys, n_values / n_keys];
         let groups = [shared, shared, [n_values, 1], [n_values, 1], [n_values, 1]];
         let [query, keys, values, decay, write] = inputs.map(|of| of.view()?.rows());
@@ -183,7 +183,7 @@ impl Taped<Composed> {
             }
         };
         let dims = of.state_dims();
-        let mut state = match of.state {
+        let mut state = match of.sequences.before {
             Some(state) => Array::of(state),
             None => value.data.zeros(&dims)?,
         };

@@ -58,7 +58,7 @@ impl Taped<Composed> {
         let inputs = [step, query, key, self];
         let device = self.data.device().clone();
         let n_rows = self.dims().iter().product::<usize>() / self.slot.width.max(1);
-        let positions = Arc::new(Positions::new(of.rows, n_rows, &device)?);
+        let positions = Arc::new(Positions::new(of.sequences.rows, n_rows, &device)?);
         let [steps, queries, keys, values] = inputs.map(|of| of.view()?.rows());
         let rows = [steps?, queries?, keys?, values?];
         let at_positions = {
@@ -69,7 +69,7 @@ impl Taped<Composed> {
             }
         };
         let dims = of.state_dims();
-        let mut state = match of.state {
+        let mut state = match of.sequences.before {
             Some(state) => Array::of(state),
             None => self.data.zeros(&dims)?,
         };
