@@ -53,7 +53,7 @@ pub trait Real:
     fn erf(self) -> Self;
     /// Returns the hyperbolic tangent.
     fn tanh(self) -> Self;
-    /// Returns `ln(1 + x)` without cancellation near 0.
+    /// Returns `ln(1 + x)` for `x >= 0`, without cancellation near 0.
     fn ln_1p(self) -> Self;
 
     /// Returns the smaller value, or NaN if `self` is NaN.
@@ -92,10 +92,7 @@ impl Real for f32 {
         fn exp(self) -> Self { math::exp::<Separate>(self) }
         fn erf(self) -> Self { math::erf::<Separate>(self) }
         fn tanh(self) -> Self { math::tanh::<Separate>(self) }
-    }
-    // Only softplus and its root use it, for a few router scores and gates per token.
-    fn ln_1p(self) -> Self {
-        libm::log1pf(self)
+        fn ln_1p(self) -> Self { math::ln_1p(self) }
     }
 }
 

@@ -70,8 +70,6 @@ impl Real for FusedF32 {
         fn exp(self) -> Self { Self(math::exp::<Fused>(self.0)) }
         fn erf(self) -> Self { Self(math::erf::<Fused>(self.0)) }
         fn tanh(self) -> Self { Self(math::tanh::<Fused>(self.0)) }
-    }
-    fn ln_1p(self) -> Self {
-        Self(libm::log1pf(self.0))
+        fn ln_1p(self) -> Self { Self(math::ln_1p(self.0)) }
     }
 }

@@ -1,11 +1,11 @@
-//! `exp`, `erf` and `tanh` in f32, without branches, so that loops over them vectorize.
+//! `exp`, `erf`, `tanh` and `ln(1 + x)` in f32, without branches, so that loops over them vectorize.
 //!
 //! The polynomials are minimax fits (Remez exchange in 40 digits, then rounded to f32). They are evaluated with
 //! separate multiplications and additions, or with fused ones if the code runs within an instruction set that has
 //! them. Without the FMA target feature, which a crate cannot require from its users, `mul_add` calls the C library.
 //!
 //! Largest error compared with f64 over all 2³² inputs, in units in the result's last place: `exp` 0.99, `erf` 1.36,
-//! `tanh` 1.34. Fused versions have no larger errors, over every 1009th input.
+//! `tanh` 1.34. Fused versions have no larger errors, over every 1009th input. `ln(1 + x)` has the bits of musl's `log1pf`.
 
 /// The rounding in `a · b + c`.
 pub trait Rounding {
@@ -73,6 +73,48 @@ pub fn exp<R: Rounding>(x: f32) -> f32 {
     // 2ⁿ as two factors: n ranges from -150 to 128, beyond what one exponent can hold.
     let half = n >> 1;
     e_r * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// Returns `ln(1 + x)` for `x >= 0`, and NaN for NaN. It uses no fused operation.
+///
+/// The algorithm of FreeBSD's and musl's `log1pf`: `1 + x = 2ᵏ (1 + f)` with `1 + f` in `[√½, √2]`, and
+/// `ln(1 + f) = f - f²/2 + s (f²/2 + R)` with `s = f / (2 + f)`.
+#[inline(always)]
+pub fn ln_1p(x: f32) -> f32 {
+    /// The bits of `√½`.
+    const ROOT: u32 = 0x3f35_04f3;
+    const LN_2: [f32; 2] = [0.693_138_1, 9.058_001e-6];
+    let sum = 1.0 + x;
+    let bits = sum.to_bits().wrapping_add(1.0f32.to_bits() - ROOT);
+    let k = (bits >> 23).wrapping_sub(127) as i32;
+    // What `1 + x` lost by rounding.
+    let lost = if k >= 2 {
+        1.0 - (sum - x)
+    } else {
+        x - (sum - 1.0)
+    };
+    let lost = if k < 25 { lost / sum } else { 0.0 };
+    let reduced = f32::from_bits((bits & 0x007f_ffff).wrapping_add(ROOT)) - 1.0;
+    // Below √2 - 1, `k` is 0 and `f` is exactly `x`.
+    let is_small = x < 0.414_213_6;
+    let f = if is_small { x } else { reduced };
+    let (k, lost) = if is_small {
+        (0.0, 0.0)
+    } else {
+        (k as f32, lost)
+    };
+    let s = f / (2.0 + f);
+    let z = s * s;
+    let w = z * z;
+    let r = z * (0.666_666_6 + w * 0.284_987_87) + w * (0.400_009_72 + w * 0.242_790_79);
+    let half = 0.5 * f * f;
+    let ln = s * (half + r) + (k * LN_2[1] + lost) - half + f + k * LN_2[0];
+    // Below 2⁻²⁴ it is `x` itself.
+    if (5.960_464_5e-8..f32::INFINITY).contains(&x) {
+        ln
+    } else {
+        x
+    }
 }
 
 /// Returns the error function: ±1 for large x, the sign of zero is kept, NaN for NaN.
@@ -218,6 +260,15 @@ mod tests {
                 "{name}: {error} ulp; the bound {bound} is too loose"
             );
         }
+    }
+
+    #[test]
+    fn the_logarithm_has_the_bits_of_another_implementation() {
+        for bits in (0..=f32::INFINITY.to_bits()).step_by(101) {
+            let x = f32::from_bits(bits);
+            assert_eq!(ln_1p(x).to_bits(), libm::log1pf(x).to_bits(), "{x:e}");
+        }
+        assert!(ln_1p(f32::NAN).is_nan());
     }
 
     #[test]

@@ -168,12 +168,11 @@ fn tanh_of_softplus<R: Real>(x: R) -> (R, R) {
     (ratio, slope)
 }
 
-/// `ln(1 + exp(x))`, and `x` above PyTorch's threshold.
-pub fn softplus<R: Real>(x: R) -> R {
-    if x > R::of(SOFTPLUS_LINEAR_FROM) {
-        x
-    } else {
-        x.exp().ln_1p()
+inlined! {
+    /// `ln(1 + exp(x))`, and `x` above PyTorch's threshold.
+    pub fn softplus<R: Real>(x: R) -> R {
+        let sum = x.exp().ln_1p();
+        if x > R::of(SOFTPLUS_LINEAR_FROM) { x } else { sum }
     }
 }
 
