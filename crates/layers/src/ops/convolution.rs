@@ -20,7 +20,7 @@ impl Value {
     /// `torch.nn.Conv1d(width, width, taps, groups=width)` on a sequence after `taps - 1` earlier rows or zeros.
     ///
     /// # Shapes
-    /// `weight` is `[width, 1, taps]`, `bias` `[width]` and `before` `[batch, taps - 1, width]`, which gets no gradient.
+    /// `weight` is `[width, 1, taps]`, read in place if each tap's elements lie side by side; `bias` `[width]` and `before` `[batch, taps - 1, width]`, which gets no gradient.
     pub(crate) fn convolve(
         &self,
         weight: &Tensor,
@@ -92,22 +92,15 @@ impl Taped<Cpu> {
     ) -> Result<Self> {
         let x = self.whole()?;
         let width = x.slot.width;
-        let (weight, of_weight) = x.parameter(weight, Reads::Both)?;
+        let of_weight = x.place(weight, Reads::Both);
+        let weight = readable(weight.detach().permute((2, 1, 0))?.contiguous()?)?;
         let bias = bias.map(|bias| x.parameter(bias, Reads::Forward));
         let bias = bias.transpose()?;
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
         let before = earlier(before, &y)?;
-        let mut tap_weights = Numbers::new(x.dtype(), width * table.taps())?;
-        same_type!(
-            tap_weights.slice_mut(),
-            weight.read().slice(),
-            |to, from| {
-                to.copy_from_slice(&by_tap(from, table.taps()));
-            }
-        );
-        let weight = tap_weights;
         {
             let bias = bias.as_ref().map(|(bias, _)| bias.read());
+            let weight = weight.read();
             let convolution = convolution::Convolution {
                 width,
                 weight: weight.slice(),
@@ -135,6 +128,7 @@ impl Taped<Cpu> {
             }
             let mut dx = Numbers::new(dtype, dy.len())?;
             let reversed = table.reversed();
+            let weight = weight.read();
             let convolution = convolution::Convolution {
                 width,
                 weight: weight.slice(),
@@ -162,12 +156,6 @@ impl Taped<Cpu> {
         convolution::gather(width, table.after(), before.slice(), rows.slice(), to);
         after.into_tensor(dims)
     }
-}
-
-/// Returns the weights `[width, 1, taps]` as `[taps, width]`.
-fn by_tap<T: Copy>(weight: &[T], taps: usize) -> Vec<T> {
-    let of_tap = |tap: usize| weight.iter().skip(tap).step_by(taps.max(1)).copied();
-    (0..taps).flat_map(of_tap).collect()
 }
 
 /// Returns `dw[c, 0, t] = Σ_r dy[r, c] · x[source(r, t), c]`.

@@ -65,7 +65,7 @@ impl ConvolvedProjection {
     pub fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(Self {
             projection: self.projection.packed(packing)?,
-            weight: single(&self.weight)?,
+            weight: taps_apart(&self.weight)?,
             bias: self.bias.as_ref().map(single).transpose()?,
             activation: self.activation,
         })
@@ -324,6 +324,12 @@ pub(super) fn widened(of: &Tensor, dtype: DType) -> Result<Tensor> {
 /// Returns a packed layer's parameter.
 pub(super) fn single(of: &Tensor) -> Result<Tensor> {
     plain(of)?.to_dtype(DType::F32)
+}
+
+/// Returns the weights of a packed layer's convolution, in memory tap by tap.
+pub(super) fn taps_apart(weight: &Tensor) -> Result<Tensor> {
+    let by_tap = single(weight)?.permute((2, 1, 0))?.contiguous()?;
+    by_tap.permute((2, 1, 0))
 }
 
 /// Returns a packed layer's norm.

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::passes::passes;
-use super::recurrent::single;
+use super::recurrent::{single, taps_apart};
 use crate::config::{Activation, LinearConfig, Precision, ShortConvolutionConfig, getters};
 use crate::layers::packed::{Packing, packs};
 use crate::layers::pass::Pass;
@@ -118,7 +118,7 @@ impl ShortConvolution {
         Ok(Self {
             config: self.config,
             input: self.input.packed(&packing.at("input"))?,
-            weight: single(&self.weight)?,
+            weight: taps_apart(&self.weight)?,
             bias: self.bias.as_ref().map(single).transpose()?,
             output: self.output.packed(&packing.at("output"))?,
             is_packed: true,
