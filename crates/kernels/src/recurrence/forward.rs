@@ -45,9 +45,8 @@ impl StateHeads {
 }
 
 /// A recurrence over several sequences' rows, in f32 or f64. Its result is `y`, `[rows, n_values · value_dim]`, its states are
-/// `[n_values, key_dim, value_dim]`. For each value head, `S = α S + k ⊗ ..` by its
-/// [`Rule`] and `y = Sᵀ q`, where `α = exp(decay)` and `β = write`. By [`Rule::ChannelDelta`] each row of a state has a
-/// factor `α`.
+/// `[n_values, key_dim, value_dim]`. For each value head, `S = α S + k ⊗ ..` by its [`Rule`] and `y = Sᵀ q`, where
+/// `α = exp(decay)` and `β = write`. By [`Rule::ChannelDelta`] each row of a state has a factor `α`.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrence<'a> {
     /// The term that each position adds.

@@ -251,15 +251,18 @@ fn results_and_states_are_those_of_the_formula_on_every_level() {
 
 #[test]
 fn absent_states_are_zeros() {
+    let mut worst = 0f64;
     for (rule, sizes) in rules_and([[2, 4, 16, 32]]) {
         let mut case = Case::new(rule, sizes, &[3, 0, 1]);
         case.state.fill(0.0);
         let expected = case.expected();
         for isa in Isa::levels() {
             let [y, after, _] = case.computed::<f32>(isa, 2);
-            assert!(distance(&y, &expected[0]).max(distance(&after, &expected[1])) < 2e-7);
+            let distances = distance(&y, &expected[0]).max(distance(&after, &expected[1]));
+            worst = worst.max(distances / 2e-7);
         }
     }
+    assert_share(worst, 0.2, "f32");
 }
 
 #[test]
