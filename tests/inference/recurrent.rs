@@ -147,6 +147,41 @@ fn a_state_takes_as_much_for_many_positions_as_for_one() {
 }
 
 #[test]
+fn f32_states_stay_near_those_in_f64_over_many_positions() {
+    // A device computes position by position.
+    let n_pieces = if rehearsed().is_some() { 1 } else { 20 };
+    let mut shares = Vec::new();
+    for config in recurrent() {
+        let made = |dtype| {
+            let value = |i, around, dims: &[usize]| {
+                let value = small::numbers(dims, i).affine(0.4, around).unwrap();
+                value.to_dtype(dtype).unwrap()
+            };
+            small::made_of(dtype, |vb| Stack::new(&config, vb), value).0
+        };
+        let dtypes = [DType::F32, DType::F64];
+        let stacks = dtypes.map(made);
+        let mut caches = stacks.each_ref().map(Stack::new_cache);
+        for at in 0..n_pieces {
+            let x = small::numbers(&[1, 1000, WIDTH], at);
+            let mut y = |i: usize| {
+                let x = x.to_dtype(dtypes[i]).unwrap();
+                let y = piece(&stacks[i], &mut caches[i], &x, 0, 1000);
+                y.to_dtype(DType::F64).unwrap()
+            };
+            let [found, exact] = [y(0), y(1)];
+            let largest = |of: &Tensor| of.abs()?.max_all()?.to_vec0::<f64>();
+            let difference = largest(&(found - &exact).unwrap()).unwrap();
+            shares.push(difference / largest(&exact).unwrap() / 8e-6);
+        }
+        let of_mixer = &shares[shares.len() - n_pieces..];
+        println!("{:?}: {of_mixer:.2?} of the bound", config.blocks[0].mixer);
+    }
+    let worst = shares.into_iter().fold(0.0, f64::max);
+    assert!(worst <= 1.0 && worst > 0.1, "{worst}");
+}
+
+#[test]
 fn a_state_goes_back_to_the_position_before_the_last_call() {
     for (stack, name) in stacks(hybrids()) {
         let x = small_on_device::numbers(&[2, 9, WIDTH], 5);
