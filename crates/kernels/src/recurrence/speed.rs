@@ -8,6 +8,45 @@ use crate::products::{WeightFormat, peak};
 use crate::threads::with_team;
 use crate::{reference::on, reference::random, timing::least, vectors::Isa};
 
+/// Draws queries, keys, values, decay and write for some rows.
+fn drawn(heads: StateHeads, n_rows: usize) -> [Vec<f32>; 5] {
+    let rows = |width, seed| random::<f32>(n_rows * width, 0.0, 0.09, seed);
+    let negative = |seed| {
+        rows(heads.n_values, seed)
+            .iter()
+            .map(|x| -x.abs())
+            .collect()
+    };
+    let keys = heads.n_keys * heads.key_dim;
+    let values = heads.n_values * heads.value_dim;
+    [
+        rows(keys, 1),
+        rows(keys, 2),
+        rows(values, 3),
+        negative(4),
+        negative(5),
+    ]
+}
+
+fn recurrence<'a>(
+    rule: Rule,
+    heads: StateHeads,
+    inputs: &'a [Vec<f32>; 5],
+    sequences: &'a [Vec<u32>],
+) -> Recurrence<'a> {
+    let [query, key, value, decay, write] = inputs.each_ref().map(|of| of[..].into());
+    Recurrence {
+        rule,
+        heads,
+        query,
+        key,
+        value,
+        decay,
+        write,
+        sequences,
+    }
+}
+
 /// Heads of 128 dimensions, as in Qwen 3.5, with 512 positions in the cache's reach.
 #[test]
 #[ignore = "a measurement: needs an idle machine"]
@@ -19,21 +58,9 @@ fn a_prompt_of_512_positions() {
         key_dim: 128,
         value_dim: 128,
     };
-    let rows = |width, seed| random::<f32>(ROWS * width, 0.0, 0.09, seed);
-    let [query, key, value] = [1, 2, 3].map(|seed| rows(4 * 128, seed));
-    let [decay, write] = [4, 5].map(|seed| rows(4, seed).iter().map(|x| -x.abs()).collect());
-    let (decay, write): (Vec<f32>, Vec<f32>) = (decay, write);
+    let inputs = drawn(heads, ROWS);
     let sequences = [(0..ROWS as u32).collect::<Vec<u32>>()];
-    let rule = Recurrence {
-        rule: Rule::Delta,
-        heads,
-        query: query[..].into(),
-        key: key[..].into(),
-        value: value[..].into(),
-        decay: decay[..].into(),
-        write: write[..].into(),
-        sequences: &sequences,
-    };
+    let rule = recurrence(Rule::Delta, heads, &inputs, &sequences);
     for isa in Isa::levels() {
         let cpu = on(isa, 1);
         let mut y = vec![0f32; ROWS * 4 * 128];
@@ -47,7 +74,7 @@ fn a_prompt_of_512_positions() {
             };
             rule.forward(cpu, states, (&mut y[..]).into());
         });
-        let mut all = [&query, &key, &value, &decay, &write].map(|of| vec![0f32; of.len()]);
+        let mut all = inputs.each_ref().map(|of| vec![0f32; of.len()]);
         let backward = least(3, || {
             let gradients = all.each_mut().map(|of| (&mut of[..]).into());
             rule.backward(cpu, snapshots[..].into(), y[..].into(), gradients);
@@ -77,27 +104,15 @@ fn a_token_in_many_layers() {
         key_dim: 128,
         value_dim: 64,
     };
-    let rows = |width, seed| random::<f32>(width, 0.0, 0.09, seed);
-    let [query, key, value] = [(128, 1), (128, 2), (48 * 64, 3)].map(|(n, seed)| rows(n, seed));
-    let [decay, write] = [4, 5].map(|seed| rows(48, seed).iter().map(|x| -x.abs()).collect());
-    let (decay, write): (Vec<f32>, Vec<f32>) = (decay, write);
+    let inputs = drawn(heads, 1);
     let sequences = [vec![0]];
     let mut states = vec![[1, 2].map(|_| vec![0f32; heads.state_len()]); 36];
     for (rule, isa) in [Rule::Sum, Rule::Delta]
         .into_iter()
         .flat_map(|rule| Isa::levels().into_iter().map(move |isa| (rule, isa)))
     {
-        let recurrence = Recurrence {
-            rule,
-            heads,
-            query: query[..].into(),
-            key: key[..].into(),
-            value: value[..].into(),
-            decay: decay[..].into(),
-            write: write[..].into(),
-            sequences: &sequences,
-        };
-        let mut y = vec![0f32; value.len()];
+        let kernel = recurrence(rule, heads, &inputs, &sequences);
+        let mut y = vec![0f32; inputs[2].len()];
         let token = with_team(2, || {
             least(30, || {
                 for [before, after] in &mut states {
@@ -106,7 +121,7 @@ fn a_token_in_many_layers() {
                         after: (&mut after[..]).into(),
                         snapshots: None,
                     };
-                    recurrence.forward(on(isa, 2), states, (&mut y[..]).into());
+                    kernel.forward(on(isa, 2), states, (&mut y[..]).into());
                     std::mem::swap(before, after);
                 }
             })

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Cpu;
 use crate::reference::{assert_same, assert_share, normal, on, sigmoid, softplus};
 use crate::vectors::{Isa, Stored};
 
@@ -113,33 +114,18 @@ impl Case {
         [y, state]
     }
 
-    /// Computes in a type: results, states and snapshots. Without snapshots, and without a state before if that is zeros, results
-    /// and states have the same bits.
+    /// Computes in a type: results, states and snapshots.
     fn computed<T: Stored + Precise>(&self, isa: Isa, threads: usize) -> [Vec<T>; 3] {
         let inputs = self.inputs.each_ref().map(|of| typed::<T>(of));
-        let before = typed::<T>(&self.state);
-        let nothing = |n: usize| vec![T::of(f64::NAN); n];
-        let mut snapshots = nothing(n_snapshots(&self.sequences) * self.heads.state_len());
-        let run = |before: Option<&[T]>, snapshots: Option<&mut [T]>| {
-            let (mut y, mut after) = (
-                nothing(self.n_rows * self.heads.n_values * self.heads.value_dim),
-                nothing(self.state.len()),
-            );
-            let states = States {
-                before: before.map(T::slice),
-                after: T::slice_mut(&mut after),
-                snapshots: snapshots.map(T::slice_mut),
-            };
-            let rule = self.rule(&inputs);
-            rule.forward(on(isa, threads), states, T::slice_mut(&mut y));
-            [y, after]
-        };
-        let [y, after] = run(Some(&before), Some(&mut snapshots));
-        let is_zero = self.state.iter().all(|x| *x == 0.0);
-        let again = run(Some(&before).filter(|_| !is_zero).map(|x| &x[..]), None);
-        assert_same(&again[0], &y, "without snapshots");
-        assert_same(&again[1], &after, "states without snapshots");
-        [y, after, snapshots]
+        let n_results = self.n_rows * self.heads.n_values * self.heads.value_dim;
+        let n_snapshots = n_snapshots(&self.sequences) * self.heads.state_len();
+        let rule = self.rule(&inputs);
+        computed(
+            &rule,
+            on(isa, threads),
+            &self.state,
+            [n_results, n_snapshots],
+        )
     }
 
     fn rule<'a, T: Stored>(
@@ -169,6 +155,35 @@ impl Case {
         rule.backward(on(isa, threads), snapshots, dy, gradients);
         all
     }
+}
+
+/// Computes results, states and snapshots of these lengths. Without snapshots, and without a state before if that is zeros,
+/// results and states have the same bits.
+pub fn computed<T: Stored + Precise>(
+    kernel: &impl StateKernel,
+    cpu: Cpu,
+    state: &[f64],
+    [n_results, n_snapshots]: [usize; 2],
+) -> [Vec<T>; 3] {
+    let before = typed::<T>(state);
+    let nothing = |n: usize| vec![T::of(f64::NAN); n];
+    let mut snapshots = nothing(n_snapshots);
+    let run = |before: Option<&[T]>, snapshots: Option<&mut [T]>| {
+        let (mut y, mut after) = (nothing(n_results), nothing(state.len()));
+        let states = States {
+            before: before.map(T::slice),
+            after: T::slice_mut(&mut after),
+            snapshots: snapshots.map(T::slice_mut),
+        };
+        kernel.forward(cpu, states, T::slice_mut(&mut y));
+        [y, after]
+    };
+    let [y, after] = run(Some(&before), Some(&mut snapshots));
+    let is_zero = state.iter().all(|x| *x == 0.0);
+    let again = run(Some(&before[..]).filter(|_| !is_zero), None);
+    assert_same(&again[0], &y, "without snapshots");
+    assert_same(&again[1], &after, "states without snapshots");
+    [y, after, snapshots]
 }
 
 /// A type that recurrences have.

@@ -20,7 +20,8 @@ impl Value {
     /// `torch.nn.Conv1d(width, width, taps, groups=width)` on a sequence after `taps - 1` earlier rows or zeros.
     ///
     /// # Shapes
-    /// `weight` is `[width, 1, taps]`, read in place if each tap's elements lie side by side; `bias` `[width]` and `before` `[batch, taps - 1, width]`, which gets no gradient.
+    /// `weight` is `[width, 1, taps]`, read in place if each tap's elements lie side by side, `bias` `[width]` and `before`
+    /// `[batch, taps - 1, width]`, which gets no gradient.
     pub(crate) fn convolve(
         &self,
         weight: &Tensor,

@@ -6,7 +6,7 @@
 
 use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, TensorId};
+use candle_core::{Result, Tensor, TensorId};
 
 use super::array::Array;
 use super::cpu::{Route, route};
@@ -64,23 +64,8 @@ impl Collected {
 impl Drop for GradientStorage {
     fn drop(&mut self) {
         if let Self::Lent(tensor) = self {
-            // A storage that cannot be emptied is freed like any other.
-            let _ = tensor.inplace_op1(&GiveBack);
+            give_back(tensor);
         }
-    }
-}
-
-/// Moves the vector from a storage that is about to be dropped back to the pool.
-struct GiveBack;
-
-impl InplaceOp1 for GiveBack {
-    fn name(&self) -> &'static str {
-        "give-back"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> Result<()> {
-        give_back(storage);
-        Ok(())
     }
 }
 

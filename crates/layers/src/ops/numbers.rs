@@ -98,12 +98,10 @@ impl Numbers {
         })
     }
 
-    /// Creates the same in the memory of a tensor that nobody reads again, if that has this type and size and lies on the CPU.
+    /// Creates the same in the memory of a tensor that nobody reads again, if that has this type and size and lies on the
+    /// CPU.
     pub fn in_place_of(tensor: &Tensor, dtype: DType, len: usize) -> Result<Self> {
-        let taken = Taken::default();
-        let _ = tensor.inplace_op1(&taken);
-        let taken = taken.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        match (taken, dtype) {
+        match (taken(tensor), dtype) {
             (Some(CpuStorage::F32(numbers)), DType::F32) if numbers.len() == len => {
                 Ok(Self::F32(Buffer::of(numbers)))
             }
@@ -199,7 +197,13 @@ impl Numbers {
     }
 }
 
-/// Takes a storage, and leaves an empty one.
+/// Takes the storage of a tensor on the CPU that nobody reads again, and leaves an empty one.
+fn taken(tensor: &Tensor) -> Option<CpuStorage> {
+    let taken = Taken::default();
+    tensor.inplace_op1(&taken).ok()?;
+    taken.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[derive(Default)]
 struct Taken(Mutex<Option<CpuStorage>>);
 
@@ -215,16 +219,15 @@ impl InplaceOp1 for Taken {
     }
 }
 
-/// Returns a tensor's memory from [`Numbers::into_lent_tensor`] to the pool.
-pub fn give_back(storage: &mut CpuStorage) {
-    fn give<T: Recycled>(numbers: &mut Vec<T>) {
-        candle_blocks_kernels::memory::give_back(std::mem::take(numbers));
-    }
-    match storage {
-        CpuStorage::F32(numbers) => give(numbers),
-        CpuStorage::F64(numbers) => give(numbers),
-        CpuStorage::F16(numbers) => give(numbers),
-        CpuStorage::BF16(numbers) => give(numbers),
+/// Returns the memory of a tensor from [`Numbers::into_lent_tensor`] to the pool. What cannot be taken is freed with the
+/// tensor.
+pub fn give_back(tensor: &Tensor) {
+    use candle_blocks_kernels::memory::give_back as give;
+    match taken(tensor) {
+        Some(CpuStorage::F32(numbers)) => give(numbers),
+        Some(CpuStorage::F64(numbers)) => give(numbers),
+        Some(CpuStorage::F16(numbers)) => give(numbers),
+        Some(CpuStorage::BF16(numbers)) => give(numbers),
         _ => {}
     }
 }

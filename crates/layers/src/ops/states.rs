@@ -19,7 +19,7 @@ pub(crate) struct Sequences<'a> {
     /// Their states before the pass, `[batch, ..]`, which get no gradient; zeros without.
     pub before: Option<&'a Tensor>,
     /// Earlier states that nobody reads again, whose memory those after may take over.
-    pub spare: Option<&'a Tensor>,
+    pub spare: Option<Tensor>,
 }
 
 /// Makes a kernel from its five inputs.
@@ -53,7 +53,7 @@ impl Taped<Cpu> {
         let before = sequences.before.map(before).transpose()?;
         let before = before.as_ref().map(Data::read);
         let len = dims[0] * state_len;
-        let mut after = match sequences.spare {
+        let mut after = match &sequences.spare {
             Some(spare) => Numbers::in_place_of(spare, dtype, len)?,
             None => Numbers::new(dtype, len)?,
         };

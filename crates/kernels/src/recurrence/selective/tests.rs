@@ -1,6 +1,6 @@
 use super::*;
 use crate::recurrence::n_snapshots;
-use crate::recurrence::tests::{Precise, distance, slopes, typed};
+use crate::recurrence::tests::{Precise, computed, distance, slopes, typed};
 use crate::reference::{assert_same, assert_share, normal, on, softplus};
 use crate::vectors::Isa;
 
@@ -93,33 +93,18 @@ impl Case {
         }
     }
 
-    /// Computes in a type: results, states and snapshots. Without snapshots, and without a state before if that is zeros, results
-    /// and states have the same bits.
+    /// Computes in a type: results, states and snapshots.
     fn computed<T: Stored + Precise>(&self, isa: Isa, threads: usize) -> [Vec<T>; 3] {
         let inputs = self.inputs.each_ref().map(|of| typed::<T>(of));
-        let before = typed::<T>(&self.state);
-        let nothing = |n: usize| vec![T::of(f64::NAN); n];
-        let mut snapshots = nothing(n_snapshots(&self.sequences) * self.state_dim * self.channels);
-        let run = |before: Option<&[T]>, snapshots: Option<&mut [T]>| {
-            let (mut y, mut after) = (
-                nothing(self.n_rows * self.channels),
-                nothing(self.state.len()),
-            );
-            let states = States {
-                before: before.map(T::slice),
-                after: T::slice_mut(&mut after),
-                snapshots: snapshots.map(T::slice_mut),
-            };
-            let scan = self.scan(&inputs);
-            scan.forward(on(isa, threads), states, T::slice_mut(&mut y));
-            [y, after]
-        };
-        let [y, after] = run(Some(&before), Some(&mut snapshots));
-        let is_zero = self.state.iter().all(|x| *x == 0.0);
-        let again = run(Some(&before).filter(|_| !is_zero).map(|x| &x[..]), None);
-        assert_same(&again[0], &y, "without snapshots");
-        assert_same(&again[1], &after, "states without snapshots");
-        [y, after, snapshots]
+        let n_results = self.n_rows * self.channels;
+        let n_snapshots = n_snapshots(&self.sequences) * self.state_dim * self.channels;
+        let scan = self.scan(&inputs);
+        computed(
+            &scan,
+            on(isa, threads),
+            &self.state,
+            [n_results, n_snapshots],
+        )
     }
 
     /// Computes the gradients for `Σ w · y` in a type.

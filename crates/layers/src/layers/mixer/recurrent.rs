@@ -117,8 +117,6 @@ pub(super) struct RecurrentPass<'a> {
     pass: &'a Pass<'a>,
     state: Option<&'a mut Recurrent>,
     table: Arc<TapTable>,
-    /// The last tensor of a state that nobody reads again.
-    spare: Option<Tensor>,
     /// The state after the pass, as far as it is computed.
     after: Vec<Tensor>,
 }
@@ -131,8 +129,7 @@ impl<'a> RecurrentPass<'a> {
         pass: &'a Pass,
         state: Option<&'a mut LayerState>,
     ) -> Result<Self> {
-        let mut state = state.map(LayerState::as_recurrent).transpose()?;
-        let spare = state.as_mut().and_then(|state| state.take_spare());
+        let state = state.map(LayerState::as_recurrent).transpose()?;
         let has_state = state
             .as_ref()
             .is_some_and(|state| state.tensor(0).is_some());
@@ -141,7 +138,6 @@ impl<'a> RecurrentPass<'a> {
             pass,
             state,
             table: pass.tap_table(taps, has_state)?,
-            spare,
             after: Vec::new(),
         })
     }
@@ -178,18 +174,19 @@ impl<'a> RecurrentPass<'a> {
         steps.add(&steps.beside(&added)?)
     }
 
-    fn sequences<'s>(&'s self, rows: &'s Arc<Vec<Vec<u32>>>) -> Sequences<'s> {
+    fn sequences<'s>(&'s mut self, rows: &'s Arc<Vec<Vec<u32>>>) -> Sequences<'s> {
+        let spare = self.state.as_mut().and_then(|state| state.take_spare());
         Sequences {
             rows,
             before: self.earlier(),
-            spare: self.spare.as_ref(),
+            spare,
         }
     }
 
     /// Computes the recurrence for queries, keys and values, and for the decay's logarithms and the strengths of writing,
     /// and replaces the state.
     pub fn recur(
-        self,
+        mut self,
         rule: Rule,
         heads: StateHeads,
         [query, key, value]: [&Value; 3],
@@ -211,7 +208,7 @@ impl<'a> RecurrentPass<'a> {
     }
 
     /// Computes the selective scan for steps, queries, keys and values, and replaces the state.
-    pub fn scan(self, rate: &Tensor, [step, query, key, value]: [&Value; 4]) -> Result<Value> {
+    pub fn scan(mut self, rate: &Tensor, [step, query, key, value]: [&Value; 4]) -> Result<Value> {
         let rows = self.pass.sequence_rows()?;
         let scan = SelectiveScan {
             rate,
