@@ -20,13 +20,15 @@ use crate::{
 };
 
 /// Every recurrent mixer.
-fn mixers() -> [MixerConfig; 7] {
+fn mixers() -> [MixerConfig; 8] {
     let delta = GatedDeltaNetConfig::new(WIDTH, [2, 4], [3, 5]);
+    let by_channel = |rank, bound| delta.with_form(DeltaForm::Channel { rank, bound }).into();
     let mamba = Mamba2Config::new(WIDTH, [4, 3], 5);
     [
         ShortConvolutionConfig::new(WIDTH, 3).with_bias(true).into(),
         delta.with_strength(2.0).into(),
-        delta.with_form(DeltaForm::Channel { rank: 2 }).into(),
+        by_channel(Some(2), None),
+        by_channel(None, Some(-2.0)),
         mamba.with_groups(2).into(),
         MambaConfig::new(WIDTH, 9, 4, 2).into(),
         RgLruConfig::new(WIDTH, 15, 3).into(),

@@ -67,7 +67,7 @@ fn of_mixer(name: &str, role: &str, mixer: &MixerConfig) -> Option<usize> {
         (MixerConfig::GatedDeltaNet(of), "key_dim") => of.key_dim,
         (MixerConfig::GatedDeltaNet(of), "value_dim") => of.value_dim,
         (MixerConfig::GatedDeltaNet(of), "rank") => match of.form {
-            DeltaForm::Channel { rank } => rank,
+            DeltaForm::Channel { rank, .. } => rank.unwrap_or(of.d_model),
             _ => of.d_model,
         },
         (MixerConfig::GatedDeltaNet(of), "n_channels") => match of.form {

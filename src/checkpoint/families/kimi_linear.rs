@@ -13,31 +13,12 @@ use super::prelude::*;
 use super::sigmoid_experts::{correction, with_experts};
 
 pub(super) fn family() -> Family {
-    let linear = |(part, name): (&str, &str)| {
-        let role = format!("attention.delta.{part}");
-        Rule::named(&role, &[&format!("self_attn.{name}.weight")], &[])
-    };
-    let parts = [
-        ("query", "q_proj"),
-        ("key", "k_proj"),
-        ("value", "v_proj"),
-        ("query_convolution", "q_conv1d"),
-        ("key_convolution", "k_conv1d"),
-        ("value_convolution", "v_conv1d"),
+    let own = [
         ("gate.low", "g_a_proj"),
         ("gate", "g_b_proj"),
-        ("write", "b_proj"),
         ("decay.low", "f_a_proj"),
-        ("norm", "o_norm"),
+        ("decay", "f_b_proj"),
         ("output", "o_proj"),
-    ];
-    let decay = [
-        Rule::named(
-            "attention.delta.decay",
-            &["self_attn.f_b_proj.weight"],
-            &["self_attn.dt_bias"],
-        ),
-        Rule::with_leading_ones("attention.delta.rate", &["self_attn.A_log"], 2),
     ];
     // transformers saves those of dense layers under the experts' name.
     let dense = ["gate", "up", "down"].map(|part| {
@@ -46,8 +27,12 @@ pub(super) fn family() -> Family {
     });
     latent_decoder("kimi_linear", kimi_linear)
         .replace_block_rules(dense)
-        .block_rules(parts.map(linear))
-        .block_rules(decay)
+        .block_rules(delta_rules("self_attn", &own))
+        .block_rules([Rule::with_leading_ones(
+            "attention.delta.rate",
+            &["self_attn.A_log"],
+            2,
+        )])
         .block_rules(mixtral_rules())
         .block_rules(shared_rules("block_sparse_moe.shared_experts"))
         .block_rules([correction("block_sparse_moe.gate.e_score_correction_bias")])
@@ -58,6 +43,26 @@ pub(super) fn family() -> Family {
         .renamed("num_experts_per_tok", "num_experts_per_token")
         .renamed("n_shared_experts", "num_shared_experts")
         .renamed("max_position_embeddings", "model_max_length")
+}
+
+/// Rules for a gated delta rule with a factor for each channel, under `stem`. `own` has the names that families do not share.
+pub(super) fn delta_rules(stem: &str, own: &[(&str, &str)]) -> Vec<Rule> {
+    let parts = [
+        ("query", "q_proj"),
+        ("key", "k_proj"),
+        ("value", "v_proj"),
+        ("query_convolution", "q_conv1d"),
+        ("key_convolution", "k_conv1d"),
+        ("value_convolution", "v_conv1d"),
+        ("write", "b_proj"),
+        ("norm", "o_norm"),
+    ];
+    let rule = |(part, name): &(&str, &str)| {
+        let (weight, bias) = (format!("{stem}.{name}.weight"), format!("{stem}.dt_bias"));
+        let bias: &[&str] = if *part == "decay" { &[&bias] } else { &[] };
+        Rule::named(&format!("attention.delta.{part}"), &[&weight], bias)
+    };
+    parts.iter().chain(own).map(rule).collect()
 }
 
 fn kimi_linear(json: &ConfigJson) -> Result<StackConfig> {
@@ -79,7 +84,10 @@ fn kimi_linear(json: &ConfigJson) -> Result<StackConfig> {
     let delta = GatedDeltaNetConfig::new(json.size(&["hidden_size"])?, [n_heads; 2], [head_dim; 2])
         .with_taps(size("short_conv_kernel_size", "linear_conv_kernel_dim", 4)?)
         .with_norm(norm)
-        .with_form(DeltaForm::Channel { rank: head_dim });
+        .with_form(DeltaForm::Channel {
+            rank: Some(head_dim),
+            bound: None,
+        });
     let full = own.map(|own| own.numbers(&["full_attn_layers"]));
     let full = full.transpose()?.flatten();
     let kind = |i: usize| match &full {
@@ -98,8 +106,8 @@ fn kimi_linear(json: &ConfigJson) -> Result<StackConfig> {
     }))
 }
 
-/// transformers' `KimiLinearPreTrainedModel._init_weights`.
-fn initialization(json: &ConfigJson) -> Result<Initialization> {
+/// transformers' `KimiLinearPreTrainedModel._init_weights`, and that of Ling 3.0.
+pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let rates = Distribution::LogOfUniform {
         low: 1.0,
         high: 16.0,

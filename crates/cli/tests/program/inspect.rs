@@ -91,16 +91,16 @@ fn expected(block: &BlockConfig) -> Expected {
         output + of_keys + expansion + queries
     };
     let attention = |config: &candle_blocks::AttentionConfig| {
-        if let Some(of) = &config.latent {
-            return latent(config, of);
-        }
         let (q, bias) = (config.query_width(), config.bias);
-        let kv = config.shared_keys.map_or(config.key_width(), |_| 0);
-        let value = if config.values_are_keys { 0 } else { kv };
         let gates = config.output_gate.map_or(0, |gate| match gate.span {
             OutputGateSpan::Channel => q,
             OutputGateSpan::Head => config.n_heads,
         });
+        if let Some(of) = &config.latent {
+            return latent(config, of) + gates * config.d_model;
+        }
+        let kv = config.shared_keys.map_or(config.key_width(), |_| 0);
+        let value = if config.values_are_keys { 0 } else { kv };
         let weights = (2 * q + gates) * config.d_model + (kv + value) * config.d_encoder;
         let biases = [
             (bias.query, q),
@@ -184,9 +184,11 @@ fn expected(block: &BlockConfig) -> Expected {
             let [values, heads] = [of.values_width(), of.n_value_heads];
             let gates = match of.form {
                 DeltaForm::Head => (values + heads) * of.d_model + 2 * heads,
-                DeltaForm::Channel { rank } => {
+                DeltaForm::Channel { rank, .. } => {
                     let channels = heads * of.key_dim;
-                    rank * (2 * of.d_model + values + channels) + channels + heads
+                    let both = values + channels;
+                    let low = rank.map_or(0, |rank| 2 * rank * of.d_model);
+                    low + rank.unwrap_or(of.d_model) * both + channels + heads
                 }
                 other => panic!("{other:?} is new"),
             };

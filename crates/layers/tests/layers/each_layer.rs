@@ -319,7 +319,14 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
     let channel_delta = GatedDeltaNetConfig::new(8, [4, 4], [3, 3])
         .with_taps(3)
         .with_norm(NormConfig::rms_norm(3, 1e-3))
-        .with_form(DeltaForm::Channel { rank: 3 });
+        .with_form(DeltaForm::Channel {
+            rank: Some(3),
+            bound: None,
+        });
+    let bounded_delta = channel_delta.with_form(DeltaForm::Channel {
+        rank: None,
+        bound: Some(-1.5),
+    });
     let lru = RgLruConfig::new(8, 16, 4).with_taps(3);
     let lightning = LightningConfig::new(8, 4, 3).with_slope(1.0 - 1.0 / (2.0 + 1e-5) + 1e-5);
     let mut comparisons = Vec::new();
@@ -328,6 +335,7 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
         "mamba2",
         "mamba",
         "channel_delta",
+        "bounded_delta",
         "rg_lru",
         "lightning",
     ] {
@@ -354,6 +362,7 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
                         "mamba2" => Mamba2::new(&mamba, vb)?.forward(&t[0]),
                         "mamba" => Mamba::new(&selective, vb)?.forward(&t[0]),
                         "channel_delta" => GatedDeltaNet::new(&channel_delta, vb)?.forward(&t[0]),
+                        "bounded_delta" => GatedDeltaNet::new(&bounded_delta, vb)?.forward(&t[0]),
                         "lightning" => LightningAttention::new(&lightning, vb)?.forward(&t[0]),
                         "rg_lru" => RgLru::new(&lru, vb)?.forward(&t[0]),
                         _ => GatedDeltaNet::new(&delta, vb)?.forward(&t[0]),
@@ -366,7 +375,13 @@ fn recurrent_mixers_give_transformers_outputs_and_gradients() {
     // Outputs, and gradients of inputs and parameters.
     assert_eq!(
         comparisons.len(),
-        2 * (2 + 13) + 2 * (2 + 16) + 2 * (2 + 15) + 2 * (2 + 15) + 2 * (2 + 25) + 2 * (2 + 6)
+        2 * (2 + 13)
+            + 2 * (2 + 16)
+            + 2 * (2 + 15)
+            + 2 * (2 + 15)
+            + 2 * (2 + 13)
+            + 2 * (2 + 25)
+            + 2 * (2 + 6)
     );
     assert_passed(&comparisons);
 }

@@ -396,10 +396,11 @@ impl AttentionConfig {
             let reason = "an attention with shared_keys takes that layer's values; set values_are_keys only there";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
-        if self.output_gate.is_some() && (is_made || makes_fewer || self.d_encoder != self.d_model)
-        {
-            let reason = "output_gate requires self-attention with its own keys and values, without a latent, disentangled \
-                          scores or a gated bias";
+        let by_distance = self.position.distances().is_some();
+        let is_own = !makes_fewer && self.d_encoder == self.d_model;
+        if self.output_gate.is_some() && (by_distance || !is_own) {
+            let reason = "output_gate requires self-attention with its own keys and values, without disentangled scores or a \
+                          gated bias";
             return Err(Error::InvalidConfig(reason.to_string()));
         }
         if self.window == Some(0) {

@@ -26,6 +26,8 @@ use crate::error::{Error, Result};
 /// y       = output(norm(Sₚᵀ qₚ) * sigmoid(gate(gate.low(xₚ))))
 /// ```
 ///
+/// Without a rank, each of the two is one projection. With a bound, `αₚ = exp(bound · sigmoid(exp(rate) · (.. + decay_bias)))`.
+///
 /// A key head serves `n_value_heads / n_key_heads` value heads. Convolutions are as in
 /// [`ShortConvolutionConfig`](crate::config::ShortConvolutionConfig), without a bias. A cache holds the state and the last
 /// `taps - 1` rows for each convolution, whatever the length. Pass it to
@@ -56,7 +58,7 @@ pub struct GatedDeltaNetConfig {
 }
 
 /// The decay and the gate of a gated delta rule. Set them in [`GatedDeltaNetConfig::form`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DeltaForm {
@@ -65,8 +67,11 @@ pub enum DeltaForm {
     Head,
     /// A factor for each row of a state: Kimi Delta Attention (Kimi Team 2025, <https://arxiv.org/abs/2510.26692>).
     Channel {
-        /// How many columns are between the two projections to the factors, and to the gate.
-        rank: usize,
+        /// How many columns are between the two projections to the factors, and to the gate, if these are two each.
+        rank: Option<usize>,
+        /// The smallest logarithm of a factor, below 0, if there is a bound (Ling 3.0).
+        #[serde(default)]
+        bound: Option<f64>,
     },
 }
 
@@ -116,8 +121,9 @@ impl GatedDeltaNetConfig {
         let projected = (convolved + values + heads) * self.d_model;
         let gates = match self.form {
             DeltaForm::Head => (values + heads) * self.d_model,
-            DeltaForm::Channel { rank } => {
-                rank * (2 * self.d_model + values + heads * self.key_dim)
+            DeltaForm::Channel { rank, .. } => {
+                let both = values + heads * self.key_dim;
+                rank.map_or(self.d_model * both, |rank| rank * (2 * self.d_model + both))
             }
         };
         // The state is read by the key and by the query, and written.
@@ -150,11 +156,16 @@ impl GatedDeltaNetConfig {
         for (name, found) in sizes {
             size(&format!("{name} of a gated delta rule"), found)?;
         }
-        if let DeltaForm::Channel { rank } = self.form {
-            size("the rank of a gated delta rule", rank)?;
-        }
         let (n, keys) = (self.n_value_heads, self.n_key_heads);
         let invalid = |reason: String| Err(Error::InvalidConfig(reason));
+        if let DeltaForm::Channel { rank, bound } = self.form {
+            size("the rank of a gated delta rule", rank.unwrap_or(1))?;
+            if let Some(bound) = bound.filter(|bound| !(bound.is_finite() && *bound < 0.0)) {
+                return invalid(format!(
+                    "the bound on the decay of a gated delta rule is {bound}; expected a number below 0"
+                ));
+            }
+        }
         if !n.is_multiple_of(keys) {
             return invalid(format!(
                 "{n} value heads of a gated delta rule for {keys} key heads; expected a multiple"

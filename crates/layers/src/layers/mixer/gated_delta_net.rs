@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor};
 
 use super::passes::passes;
 use super::recurrent::{
-    ConvolvedProjection, Decay, RecurrentPass, ThroughRank, in_heads, packed_norm,
+    ChannelDecay, ConvolvedProjection, Decay, RecurrentPass, ThroughRank, in_heads, packed_norm,
 };
 use crate::config::{Activation, DeltaForm, GatedDeltaNetConfig, NormConfig, Precision, getters};
 use crate::layers::packed::{Packing, packs};
@@ -54,8 +54,9 @@ impl GatedDeltaNet {
     /// `key_convolution` and `value_convolution` `[width, 1, taps]` as in `torch.nn.Conv1d`; `decay.bias` and `rate`
     /// `[n_value_heads]`; and `norm` `[value_dim]`.
     ///
-    /// By [`DeltaForm::Channel`] there are also `gate.low` and `decay.low` `[rank, d_model]`. `gate` and `decay` then have
-    /// `rank` columns, `decay` and its bias `n_value_heads · key_dim` rows, and `rate` is `[n_value_heads, 1]`.
+    /// By [`DeltaForm::Channel`], `decay` and its bias have `n_value_heads · key_dim` rows. With a rank there are also
+    /// `gate.low` and `decay.low` `[rank, d_model]`; `gate` and `decay` then have `rank` columns, and `rate` is
+    /// `[n_value_heads, 1]`.
     ///
     /// # Errors
     /// If the configuration is invalid, or a parameter is missing or has another shape.
@@ -72,11 +73,17 @@ impl GatedDeltaNet {
         );
         let linear = |name: &str, d_in, d_out| Linear::unbiased([d_in, d_out], vb.pp(name));
         let d_model = config.d_model;
-        let rank = match config.form {
-            DeltaForm::Head => None,
-            DeltaForm::Channel { rank } => Some(rank),
+        let (rank, channels) = match config.form {
+            DeltaForm::Head => (None, None),
+            DeltaForm::Channel { rank, bound } => (
+                rank,
+                Some(ChannelDecay {
+                    n_channels: config.key_dim,
+                    rank,
+                    bound,
+                }),
+            ),
         };
-        let channels = rank.map(|rank| [config.key_dim, rank]);
         let convolved =
             |name, width| ConvolvedProjection::new(&vb, name, [d_model, width, config.taps], false);
         let kind = (wide(vb.dtype()), vb.device());

@@ -232,39 +232,47 @@ impl<'a> RecurrentPass<'a> {
     }
 }
 
-/// Each head's decay, or that of each of its channels: `exp(-exp(rate) · step)` with `step = softplus(projection(x) + bias)`.
+/// Each head's decay, or that of each of its channels: `exp(-exp(rate) · step)` with `step = softplus(projection(x) + bias)`,
+/// or `exp(bound · sigmoid(exp(rate) · step))` with `step = projection(x) + bias`.
 #[derive(Clone, Debug)]
 pub(super) struct Decay {
     projection: ThroughRank,
     bias: Tensor,
-    /// `[n_heads]`, or `[n_heads, 1]` for channels; a packed layer has the factors of the steps.
+    /// `[n_heads]`, or `[n_heads, 1]` with a rank; a packed layer has the factors of the steps.
     rate: Tensor,
+    bound: Option<f64>,
     is_packed: bool,
+}
+
+/// The decay of a head's channels.
+pub(super) struct ChannelDecay {
+    pub n_channels: usize,
+    pub rank: Option<usize>,
+    pub bound: Option<f64>,
 }
 
 parts!(Decay: Self { projection, .. } => [projection] []);
 
 impl Decay {
-    /// Creates the projection `decay` with its bias, and `rate`. With channels, each head has that many, and the projection
-    /// that rank.
+    /// Creates the projection `decay` with its bias, and `rate`.
     pub fn new(
         vb: &ParameterSource,
         [d_in, n_heads]: [usize; 2],
-        channels: Option<[usize; 2]>,
+        channels: Option<ChannelDecay>,
     ) -> Result<Self> {
         let one = Init::Const(1.0);
         let (decay, rate) = (vb.pp("decay"), vb.pp("rate"));
-        let (n, rank, rate) = match channels {
-            None => (n_heads, None, rate.get_with_hints(n_heads, "weight", one)?),
-            Some([n_channels, rank]) => {
-                let rate = rate.get_with_hints((n_heads, 1), "weight", one)?;
-                (n_heads * n_channels, Some(rank), rate)
-            }
+        let n = n_heads * channels.as_ref().map_or(1, |of| of.n_channels);
+        let rank = channels.as_ref().and_then(|of| of.rank);
+        let rate = match rank {
+            None => rate.get_with_hints(n_heads, "weight", one)?,
+            Some(_) => rate.get_with_hints((n_heads, 1), "weight", one)?,
         };
         Ok(Self {
             projection: ThroughRank::new(&decay, [d_in, n], rank)?,
             bias: decay.get_with_hints(n, "bias", one)?,
             rate,
+            bound: channels.and_then(|of| of.bound),
             is_packed: false,
         })
     }
@@ -274,28 +282,43 @@ impl Decay {
         let steps = self.projection.apply(x, train)?;
         let steps = steps.multiplied(factor)?.widened()?;
         let steps = steps.add_to_rows(&widened(&self.bias, steps.dtype())?)?;
-        steps.activate(Activation::Softplus)
+        match self.bound {
+            Some(_) => Ok(steps),
+            None => steps.activate(Activation::Softplus),
+        }
     }
 
     /// Returns the decay's logarithms for these steps.
     pub fn logarithms(&self, steps: &Value) -> Result<Value> {
-        steps.multiply_rows(&self.factors(steps.dtype())?)
+        let rows = steps.multiply_rows(&self.factors(steps.dtype())?)?;
+        match self.bound {
+            Some(bound) => rows.activate(Activation::Sigmoid)?.scale(bound),
+            None => Ok(rows),
+        }
     }
 
-    /// Returns `-exp(rate)` for each column of the steps.
+    /// Returns `-exp(rate)`, or `exp(rate)` with a bound, for each column of the steps.
     fn factors(&self, dtype: DType) -> Result<Tensor> {
         let rate = widened(&self.rate, dtype)?;
         if self.is_packed {
             return Ok(rate);
         }
         record("exp", &rate)?;
-        record("neg", &rate)?;
-        let rate = rate.exp()?.neg()?;
-        let [n_heads, 1] = *rate.dims() else {
-            return Ok(rate);
+        let rate = rate.exp()?;
+        let rate = match self.bound {
+            Some(_) => rate,
+            None => {
+                record("neg", &rate)?;
+                rate.neg()?
+            }
         };
+        let (n, n_heads) = (self.bias.elem_count(), rate.elem_count());
+        if n == n_heads {
+            return rate.flatten_all();
+        }
         record("copy", &rate)?;
-        let each = rate.broadcast_as((n_heads, self.bias.elem_count() / n_heads))?;
+        let each = rate.reshape((n_heads, 1))?;
+        let each = each.broadcast_as((n_heads, n / n_heads))?;
         each.contiguous()?.flatten_all()
     }
 
@@ -305,6 +328,7 @@ impl Decay {
             projection: self.projection.packed(&packing.exact())?,
             bias: single(&self.bias)?,
             rate: single(&self.factors(DType::F32)?)?,
+            bound: self.bound,
             is_packed: true,
         })
     }

@@ -19,7 +19,7 @@ use super::mix::MixInput;
 use super::own::SequencePart;
 use super::prepare::HeadRotation;
 use super::{PROJECTED_ROWS, PackedAttention};
-use crate::config::LatentConfig;
+use crate::config::{Activation, LatentConfig};
 use crate::layers::linear::packed::{PackedProduct, whole_weight};
 use crate::layers::norm::packed::row_norm;
 use crate::layers::packed::Packing;
@@ -36,6 +36,7 @@ pub(super) struct PackedLatent {
     keys: HeadMaps,
     /// `Vₕ`, the projections from latents to values.
     pub values: HeadMaps,
+    gate: Option<(Activation, PackedProduct)>,
     pub config: LatentConfig,
 }
 
@@ -70,6 +71,13 @@ impl PackedLatent {
             let linear = PackedProduct::new(&packing.at("query_latent"), linear)?;
             Ok((linear, row_norm(norm)?))
         });
+        let gate = whole.output_gate.zip(attention.gate());
+        let gate = gate.map(|(of, linear)| -> Result<_> {
+            Ok((
+                of.activation,
+                PackedProduct::new(&packing.at("gate"), linear)?,
+            ))
+        });
         Ok(Self {
             query_latent: query_latent.transpose()?,
             query: PackedProduct::new(&packing.at("query"), &of.query)?,
@@ -77,6 +85,7 @@ impl PackedLatent {
             latent_norm: row_norm(&of.latent_norm)?,
             keys: HeadMaps::new(packing, &keys)?,
             values: HeadMaps::new(packing, &values)?,
+            gate: gate.transpose()?,
             config,
         })
     }
@@ -85,7 +94,8 @@ impl PackedLatent {
         let query_latent = self.query_latent.as_ref();
         let query_latent = query_latent.map_or(0, |(linear, _)| linear.bytes());
         let maps = self.keys.bytes() + self.values.bytes();
-        query_latent + self.query.bytes() + self.latent.bytes() + maps
+        let gate = self.gate.as_ref().map_or(0, |(_, gate)| gate.bytes());
+        query_latent + self.query.bytes() + self.latent.bytes() + maps + gate
     }
 
     /// Computes queries `[rows, n_heads · head_dim]`, before the rotation.
@@ -164,9 +174,15 @@ impl PackedAttention {
     ) {
         let (cpu, rows) = (part.output.cpu, part.x.rows());
         let (q, width) = (self.config.query_width(), latent.config.kept_width());
-        let n = rows * (q + width);
+        let n_gates = self.config.gate_width();
+        let n = rows * (q + width + n_gates);
         lend(PROJECTED_ROWS, n, |memory: &mut [f32]| {
-            let (query, latents) = memory.split_at_mut(rows * q);
+            let (query, memory) = memory.split_at_mut(rows * q);
+            let (latents, gates) = memory.split_at_mut(rows * width);
+            let gate = latent.gate.as_ref().map(|(activation, gate)| {
+                gate.apply_on(cpu, &part.x, None, gates);
+                (*activation, part.requested(gates, n_gates))
+            });
             latent.project_queries(cpu, &part.x, query);
             for (i, row) in query.chunks_exact_mut(q).enumerate() {
                 rotation.temper(cpu.isa, part.first_row + i, row, self.config.head_dim);
@@ -182,13 +198,19 @@ impl PackedAttention {
                     part.first_row,
                     mapped,
                 );
-                self.attend_projected(mapped, latents, part);
+                self.attend_projected(mapped, latents, gate, part);
             });
         });
     }
 
     /// Attends with projected queries to the latents at their own positions and in the cache.
-    fn attend_projected(&self, mapped: &[f32], latents: &[f32], part: SequencePart) {
+    fn attend_projected(
+        &self,
+        mapped: &[f32],
+        latents: &[f32],
+        gate: Option<(Activation, Heads)>,
+        part: SequencePart,
+    ) {
         let (_, width) = self.attended_heads();
         let (cpu, batch) = (part.output.cpu, part.rows.batch());
         let query = part.requested(mapped, self.config.n_heads * width);
@@ -200,7 +222,7 @@ impl PackedAttention {
                 key_value: KeyValue::Projected { keys, key, value },
                 scored: part.scored,
                 relative: None,
-                gate: None,
+                gate,
             };
             self.mix(&attended, part.output);
         };

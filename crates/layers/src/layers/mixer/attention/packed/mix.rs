@@ -136,9 +136,7 @@ impl PackedAttention {
         lend(MIXED_ROWS, n, |mixed: &mut [f32]| {
             attend(cpu, self.stored, &shape, &scoring, query, key_value, mixed);
             let Some(latent) = self.latent() else {
-                if let Some((activation, gate)) = attended.gate {
-                    multiply_by_gate(cpu, mixed, activation, gate, [width, config.gate_width()]);
-                }
+                self.multiply_by_gate(cpu, mixed, attended.gate);
                 return self.project(mixed, output);
             };
             let (rows, value_dim) = (shape.queries.n_rows(), config.value_dim());
@@ -149,8 +147,27 @@ impl PackedAttention {
                     head_width: head_dim,
                 };
                 latent.values.apply(cpu, mixed, values, value_dim);
+                self.multiply_by_gate(cpu, values, attended.gate);
                 self.project(values, output);
             });
+        });
+    }
+
+    /// Multiplies the heads' results by `activation(gate)`, if there is a gate. A row has gates for as many equal parts
+    /// of it.
+    fn multiply_by_gate(&self, cpu: Cpu, mixed: &mut [f32], gate: Option<(Activation, Heads)>) {
+        let Some((activation, gate)) = gate else {
+            return;
+        };
+        let (width, n_gates) = (self.config.mixed_width(), self.config.gate_width());
+        let n_rows = mixed.len() / width;
+        with_activated(cpu, activation, gate, [n_rows, n_gates], |activated| {
+            if n_gates == width {
+                return rows::elements::multiply(cpu, mixed.into(), activated.into());
+            }
+            for (part, gate) in mixed.chunks_exact_mut(width / n_gates).zip(activated) {
+                part.iter_mut().for_each(|x| *x *= *gate);
+            }
         });
     }
 
@@ -161,25 +178,6 @@ impl PackedAttention {
         self.output
             .apply_on(output.cpu, &mixed, output.residual, output.y);
     }
-}
-
-/// Multiplies the heads' results, rows of `width`, by `activation(gate)`, where a row has `n_gates` for as many equal parts of a row.
-fn multiply_by_gate(
-    cpu: Cpu,
-    mixed: &mut [f32],
-    activation: Activation,
-    gate: Heads,
-    [width, n_gates]: [usize; 2],
-) {
-    let n_rows = mixed.len() / width;
-    with_activated(cpu, activation, gate, [n_rows, n_gates], |activated| {
-        if n_gates == width {
-            return rows::elements::multiply(cpu, mixed.into(), activated.into());
-        }
-        for (part, gate) in mixed.chunks_exact_mut(width / n_gates).zip(activated) {
-            part.iter_mut().for_each(|x| *x *= *gate);
-        }
-    });
 }
 
 /// Runs `work` with the activated columns of `of`, `[n_rows, n_columns]`.
