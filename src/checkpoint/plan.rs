@@ -281,8 +281,13 @@ pub(super) fn candidates(
         );
         return Err(Error::InvalidConfig(reason));
     }
+    let block = match place {
+        ModelPlace::Block(index) => config.blocks.get(index),
+        ModelPlace::Stack | ModelPlace::OutsideBlocks => None,
+    };
+    let within = block.map_or("", |block| (family.within_block)(block, module));
     let starts = match place {
-        ModelPlace::Block(index) => vec![format!("{prefix}{}", family.block_prefix(index))],
+        ModelPlace::Block(index) => vec![format!("{prefix}{}{within}", family.block_prefix(index))],
         ModelPlace::Stack => vec![prefix.to_string()],
         ModelPlace::OutsideBlocks if prefix.is_empty() => vec![String::new()],
         // A head is usually beside the base model, without that model's prefix.
@@ -290,10 +295,6 @@ pub(super) fn candidates(
             Some("embeddings" | "pooler") => vec![prefix.to_string(), String::new()],
             _ => vec![String::new(), prefix.to_string()],
         },
-    };
-    let block = match place {
-        ModelPlace::Block(index) => config.blocks.get(index),
-        ModelPlace::Stack | ModelPlace::OutsideBlocks => None,
     };
     let block_attention = block.and_then(|block| {
         match (

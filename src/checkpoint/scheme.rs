@@ -27,7 +27,8 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::keys::initializer_range;
 use crate::checkpoint::keys::masking::masked;
 use crate::config::{
-    EmbeddingsConfig, HeadTask, Initialization, ReadoutConfig, StackConfig, TwoStackKind,
+    BlockConfig, EmbeddingsConfig, HeadTask, Initialization, ReadoutConfig, StackConfig,
+    TwoStackKind,
 };
 use crate::error::{Result, setters};
 
@@ -144,6 +145,8 @@ pub struct Family {
     /// Reads patterns for the names that a new checkpoint uses if a role has several. Outside the blocks, they also select
     /// among several names in the files.
     pub new_names: fn(&ConfigJson) -> Result<&'static [&'static str]>,
+    /// Returns what follows [`Self::block`] in a name, for a role inside the block.
+    pub within_block: fn(&BlockConfig, &str) -> &'static str,
 }
 
 impl Family {
@@ -184,6 +187,7 @@ impl Family {
             joined: None,
             initialization: initializer_range::normal,
             new_names: |_| Ok(&[]),
+            within_block: |_, _| "",
         }
     }
 
@@ -215,6 +219,8 @@ impl Family {
         initialization(read: fn(&ConfigJson) -> Result<Initialization>) => initialization = read;
         /// Sets the function that reads the names for new checkpoints, instead of each role's first name.
         new_names(read: fn(&ConfigJson) -> Result<&'static [&'static str]>) => new_names = read;
+        /// Sets what follows a block's prefix in the names of some blocks and roles (Zamba 2's `mamba_decoder.`).
+        within_block(prefix: fn(&BlockConfig, &str) -> &'static str) => within_block = prefix;
     }
 
     /// Like [`Self::section`], for families with some files that lack this object and have its keys at the top level.

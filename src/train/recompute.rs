@@ -77,14 +77,9 @@ pub fn backward_recomputing(
 
     // Forward: each block's graph goes as soon as its output is there.
     let mut kept = Vec::with_capacity(before.len());
-    let opened = match &stack.shared.streams {
-        None => x.clone(),
-        Some(_) => {
-            let pass = Pass::new(context, x.dims())?;
-            let x = pass.value(stack.origin(), x)?;
-            stack.before_blocks(x, context.train())?.tensor()?
-        }
-    };
+    let pass = Pass::new(context, x.dims())?;
+    let opened = pass.value(stack.origin(), x)?;
+    let opened = stack.before_blocks(opened, context.train())?.tensor()?;
     let mut hidden = opened.detach();
     for layer in before {
         if drops(layer)? {

@@ -34,6 +34,8 @@ mod small_on_device;
 mod types;
 #[path = "../shared/weights.rs"]
 mod weights;
+#[path = "../shared/zamba.rs"]
+mod zamba;
 
 mod axes;
 mod decoding;

@@ -17,6 +17,7 @@ use crate::{
     rehearsal::rehearsed,
     small::{self, WIDTH, attention, block},
     small_on_device,
+    zamba::zamba,
 };
 
 /// Every recurrent mixer.
@@ -87,7 +88,7 @@ fn hybrids() -> impl Iterator<Item = StackConfig> {
     let mamba = Mamba2Config::new(WIDTH, [4, 3], 5).with_norm(Mamba2Norm::Absent);
     let beside = HybridHeadsConfig::new(attention, mamba).with_multipliers([0.7, 1.3]);
     let mixers = mixers().into_iter().chain([beside.into()]);
-    mixers.map(|mixer| hybrid(&mixer))
+    mixers.map(|mixer| hybrid(&mixer)).chain([zamba()])
 }
 
 /// Computes some positions of `x` after those in the cache.

@@ -99,18 +99,22 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         .nth(1)
         .and_then(|index| index.parse::<usize>().ok());
     let block = &config.blocks[index.unwrap_or(0)];
+    let transformer = || block.own.zamba().unwrap().transformer.as_ref().unwrap();
+    let is_shared = role.contains(".transformer.");
     let attention = || match role.contains(".cross_attention.") {
         true => block.cross_attention.as_ref().unwrap(),
+        false if is_shared => &transformer().attention,
         false => block.attention().unwrap(),
     };
     let latent = || attention().latent.unwrap();
     let experts = || block.feed_forward.experts.unwrap();
     let gemma = || block.own.gemma().unwrap();
-    if let Some(size) = of_mixer(name, role, &block.mixer) {
+    if let Some(size) = of_mixer(name, role, &block.mixer).filter(|_| !is_shared) {
         return size;
     }
     match name {
         "1" => 1,
+        "2" => 2,
         "3" => 3,
         "8" => 8,
         "d_model" => block.d_model(),
@@ -123,6 +127,8 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         "rank" => latent().rank,
         "kept_width" => latent().rank + latent().rotary_dim,
         "key_value_dim" => attention().head_dim - latent().rotary_dim + latent().value_dim,
+        "d_ff" if is_shared => transformer().d_ff,
+        "adapter_rank" => transformer().adapter_rank,
         "d_ff" => block.feed_forward.d_ff,
         "n_experts" => experts().n_experts,
         "latent_width" => match experts().branch {
@@ -133,8 +139,8 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         "n_buckets" => config.relative_bias.unwrap().n_buckets,
         "width" => gemma().layer_input.unwrap().width,
         "laurel_rank" => gemma().laurel_rank.unwrap(),
-        "adapter_width" => match block.own {
-            OwnConfig::Adapter { width } => width,
+        "adapter_width" => match &block.own {
+            OwnConfig::Adapter { width } => *width,
             other => panic!("{other:?} has no adapter"),
         },
         "n_streams" => gemma().altup.unwrap().n_streams,

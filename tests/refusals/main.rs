@@ -23,6 +23,8 @@ mod said;
 mod small;
 #[path = "../shared/weights.rs"]
 mod weights;
+#[path = "../shared/zamba.rs"]
+mod zamba;
 
 mod advice;
 mod config_limits;

@@ -4,13 +4,17 @@
 use candle_blocks::{
     Activation, ForwardContext, NormConfig, Precision, StackConfig,
     candle_core::Result,
-    config::{GemmaConfig, LatentConfig, LayerInputConfig, OwnConfig},
+    config::{
+        GemmaConfig, LatentConfig, LayerInputConfig, OwnConfig, ResidualSource,
+        SharedTransformerConfig,
+    },
 };
 
 use crate::{
     refused::refusal,
     said::assert_says,
     small::{WIDTH, attention, block, numbers, stack},
+    zamba::zamba,
 };
 
 /// The width of a per-layer input.
@@ -155,4 +159,48 @@ fn inputs_of_layers_are_one_for_each_and_as_wide_as_they_read() {
     says(&none, || without.forward_with(&x, &context));
     let packed = without.pack(Precision::F32).unwrap();
     says(&none, || packed.forward_with(&x, &context));
+}
+
+/// Returns a change to the transformer that the last of three blocks runs.
+fn of_last(change: impl FnOnce(&mut SharedTransformerConfig)) -> impl FnOnce(&mut StackConfig) {
+    |config| match &mut config.blocks[2].own {
+        OwnConfig::Zamba(zamba) => change(zamba.transformer.as_mut().unwrap()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_shared_transformer_is_that_of_an_earlier_block_with_the_same_sizes() {
+    let words = ["block 2", "transformer of block", "an earlier block"];
+    refused(zamba(), of_last(|of| of.block = 1), &words);
+    refused(zamba(), of_last(|of| of.block = 7), &words);
+    refused(zamba(), of_last(|of| of.number = 5), &words);
+    refused(zamba(), of_last(|of| of.d_ff += 1), &words);
+    refused(
+        zamba(),
+        of_last(|of| of.adapter_rank = 0),
+        &["rank", "adapters"],
+    );
+    let narrow = of_last(|of| of.attention.d_model = WIDTH);
+    refused(zamba(), narrow, &["twice the block"]);
+    let latent = of_last(|of| of.attention.values_are_keys = true);
+    refused(zamba(), latent, &["its own queries, keys and values"]);
+    let words = ["each block to be one", "in order"];
+    refused(zamba(), |c| c.blocks[1].own = OwnConfig::None, &words);
+    refused(zamba(), |c| c.layers = vec![0, 2, 1], &words);
+    let after = |c: &mut StackConfig| c.blocks[0].residual.source = ResidualSource::Normalized;
+    refused(zamba(), after, &["Zamba", "a sequential block"]);
+}
+
+#[test]
+fn a_block_that_runs_a_shared_transformer_runs_in_its_stack() {
+    let stack = stack(&zamba());
+    let x = numbers(&[1, 2, 2 * WIDTH], 1);
+    says(&["transformer", "run the block in its stack"], || {
+        stack.blocks()[2].forward(&x)
+    });
+    let packed = stack.pack(Precision::F32).unwrap();
+    says(&["transformer", "run the block in its stack"], || {
+        packed.blocks()[2].forward(&x)
+    });
 }

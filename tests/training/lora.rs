@@ -111,6 +111,9 @@ fn fresh_adapters_change_nothing_and_merged_ones_compute_the_same_in_every_famil
         if let OwnConfig::Adapter { .. } = config.blocks[0].own {
             targets.push("adapter*");
         }
+        if config.blocks[0].own.zamba().is_some() {
+            targets.push("transformer*");
+        }
         let lora = Lora::attach(&mut stack, LoraConfig::new(3, 6.0, &targets), 1).unwrap();
         let n_linears = stack.linears().count();
         assert_eq!(

@@ -40,6 +40,8 @@ mod small_on_device;
 mod trained;
 #[path = "../shared/weights.rs"]
 mod weights;
+#[path = "../shared/zamba.rs"]
+mod zamba;
 
 mod each_dropout;
 mod embedding_losses;
@@ -62,6 +64,7 @@ mod peft_base;
 mod plain_files;
 mod recompute;
 mod rehearsal_of_all;
+mod shared_transformers;
 mod statistics;
 mod tied_training;
 mod training_in_parts;

@@ -57,7 +57,8 @@ pub use mixer::{
 pub use model::{HeadConfig, HeadTask, ModelConfig, TwoStackKind};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use own::{
-    AltUpConfig, GemmaConfig, LayerInputConfig, LayerInputTable, OwnConfig, XieluConfig,
+    AltUpConfig, GemmaConfig, LayerInputConfig, LayerInputTable, OwnConfig,
+    SharedTransformerConfig, XieluConfig, ZambaConfig,
 };
 pub use patches::{PatchEmbeddingsConfig, PixelOrder, Resizing};
 pub(crate) use position::Distances;

@@ -59,7 +59,7 @@ pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
 }
 
 /// Adds the distributions of the parameters with a value for each head; `steps` is that of the steps' biases.
-fn with_steps(all: Initialization, steps: Distribution) -> Initialization {
+pub(super) fn with_steps(all: Initialization, steps: Distribution) -> Initialization {
     all.with("*mamba.decay.bias", steps)
         .with("*mamba.skip.weight", Distribution::Constant(1.0))
         .with("*mamba.rate.weight", Distribution::LogOfCount)

@@ -345,8 +345,6 @@ mod tests {
             "xlstm",
             "yolos",
             "yoso",
-            "zamba",
-            "zamba2",
             "",
         ] {
             let offered = near(model_type, known().map(String::as_str));

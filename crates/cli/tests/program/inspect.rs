@@ -242,6 +242,20 @@ fn counts_by_role_are_those_of_the_configuration() {
             if let OwnConfig::Adapter { width } = block.own {
                 sums[2] += (2 * width + 1) * block.d_model() + width;
             }
+            if let Some(of) = block.own.zamba().and_then(|own| own.transformer.as_ref()) {
+                let (d_model, wide) = (block.d_model(), of.attention.d_model);
+                let projected = of.attention.query_width() + 2 * of.attention.key_width();
+                let adapted = if of.adapts_attention {
+                    projected + 3 * wide
+                } else {
+                    0
+                };
+                let adapter = of.adapter_rank * (adapted + d_model + 2 * of.d_ff);
+                let first = usize::from(!of.numbers.is_empty());
+                sums[0] += first * (projected * wide + of.attention.mixed_width() * d_model);
+                sums[2] += first * 3 * of.d_ff * d_model + of.numbers.len() * adapter;
+                sums[2] += d_model * d_model;
+            }
         }
         if let Some(bias) = &checkpoint.config().relative_bias {
             let n_tables = match checkpoint.config().relative_bias_span {

@@ -207,7 +207,8 @@ impl BlockConfig {
 
     /// Returns the properties of the mixer that other parts of a model depend on.
     pub fn facts(&self) -> MixerFacts {
-        self.mixer.facts()
+        let shared = self.own.transformer();
+        self.mixer.facts().after(shared.map(|of| &of.attention))
     }
 
     /// Returns the self-attention.
@@ -298,7 +299,7 @@ impl BlockConfig {
         let is_plain = self.topology == Topology::Sequential
             && self.cross_attention.is_none()
             && !self.residual.layer_scale
-            && self.own == OwnConfig::None;
+            && matches!(self.own, OwnConfig::None | OwnConfig::Zamba(_));
         if has == [false; 2] || !is_bare(0) || !is_bare(1) || !is_plain {
             return Err(Error::InvalidConfig(
                 "a block of one sublayer has no second one, no norm or layer scale of it, no cross-attention and no parallel \

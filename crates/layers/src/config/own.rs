@@ -11,17 +11,19 @@ mod altup;
 mod gemma;
 mod layer_input;
 mod xielu;
+mod zamba;
 
 pub use altup::AltUpConfig;
 pub use gemma::GemmaConfig;
 pub use layer_input::{LayerInputConfig, LayerInputTable};
 pub use xielu::XieluConfig;
+pub use zamba::{SharedTransformerConfig, ZambaConfig};
 
 /// The parts that only one family's blocks have. Set them in [`BlockConfig::own`](crate::BlockConfig::own).
 ///
 /// A serialized block has their settings beside its own: `"parallel_dropout": 0.1`. A block with settings of two
 /// families is refused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "OwnSettings", into = "OwnSettings")]
 #[non_exhaustive]
 pub enum OwnConfig {
@@ -48,6 +50,8 @@ pub enum OwnConfig {
         /// The width of the hidden features.
         width: usize,
     },
+    /// Zamba 2: transformers that blocks share.
+    Zamba(ZambaConfig),
 }
 
 impl OwnConfig {
@@ -60,9 +64,23 @@ impl OwnConfig {
         }
     }
 
+    /// Returns the parts of a Zamba 2 block.
+    #[must_use]
+    pub fn zamba(&self) -> Option<&ZambaConfig> {
+        match self {
+            Self::Zamba(zamba) => Some(zamba),
+            _ => None,
+        }
+    }
+
+    /// Returns the shared transformer that the block runs, if any.
+    pub(crate) fn transformer(&self) -> Option<&SharedTransformerConfig> {
+        self.zamba()?.transformer.as_deref()
+    }
+
     pub(super) fn validate(&self, block: &BlockConfig) -> Result<()> {
         let failed = |reason: &str| Err(Error::InvalidConfig(reason.to_string()));
-        match *self {
+        match self {
             Self::None => Ok(()),
             Self::Gemma(gemma) => gemma.validate(block.topology),
             Self::JinaCode if block.attention_placement != NormPlacement::Post => {
@@ -70,9 +88,10 @@ impl OwnConfig {
             }
             Self::JinaCode => Ok(()),
             Self::MuseGlimmer { .. } => block.output_norm().validate(),
-            Self::Adapter { width } => size("adapter width", width),
+            Self::Adapter { width } => size("adapter width", *width),
+            Self::Zamba(zamba) => zamba.validate(block),
             Self::Falcon { parallel_dropout } => {
-                probability("parallel dropout", parallel_dropout)?;
+                probability("parallel dropout", *parallel_dropout)?;
                 match block.topology {
                     Topology::Parallel(_) => Ok(()),
                     Topology::Sequential => failed(
@@ -94,6 +113,7 @@ struct OwnSettings {
     output_norm_eps: Option<f64>,
     parallel_dropout: f64,
     adapter_width: Option<usize>,
+    zamba: Option<ZambaConfig>,
 }
 
 impl From<OwnConfig> for OwnSettings {
@@ -108,6 +128,7 @@ impl From<OwnConfig> for OwnSettings {
             }
             OwnConfig::Falcon { parallel_dropout } => settings.parallel_dropout = parallel_dropout,
             OwnConfig::Adapter { width } => settings.adapter_width = Some(width),
+            OwnConfig::Zamba(zamba) => settings.zamba = Some(zamba),
         }
         settings
     }
@@ -123,6 +144,7 @@ impl TryFrom<OwnSettings> for OwnConfig {
             output_norm_eps,
             parallel_dropout,
             adapter_width,
+            zamba,
         } = settings;
         let is_gemma = gemma != GemmaConfig::default();
         let drops = parallel_dropout != 0.0;
@@ -133,6 +155,7 @@ impl TryFrom<OwnSettings> for OwnConfig {
             eps,
             drops.then_some(Self::Falcon { parallel_dropout }),
             adapter_width.map(|width| Self::Adapter { width }),
+            zamba.map(Self::Zamba),
         ];
         let mut parts = parts.into_iter().flatten();
         match [parts.next(), parts.next()] {
@@ -166,6 +189,7 @@ mod tests {
                 parallel_dropout: 0.1,
             },
             OwnConfig::Adapter { width: 3 },
+            OwnConfig::Zamba(ZambaConfig::default()),
         ];
         let block = BlockConfig::new(
             AttentionConfig::with_head_dim(4, 1, 4),

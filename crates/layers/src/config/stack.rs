@@ -160,6 +160,7 @@ impl StackConfig {
         self.validate_relative_embeddings()?;
         self.validate_layer_inputs()?;
         self.altup()?;
+        self.validate_transformers()?;
         check_shared_keys(&self.blocks, &self.layers)?;
         let shares = self
             .blocks

@@ -3,10 +3,12 @@
 use candle_blocks_kernels::memory::LargePages;
 use candle_core::{ModuleT, Result, Tensor, bail};
 
-use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
+use crate::config::{
+    AltUpConfig, BlockConfig, MixerFacts, NormPlacement, ParallelNorm, Topology, getters,
+};
 use crate::layers::{
     Attention, BlockFeedForward, ForwardContext, Mixer, ParameterSource, Sublayer, SublayerNorm,
-    state::{BlockState, BlockStateMut, EncoderState, Given, Ledger},
+    state::{BlockState, BlockStateMut, EncoderState, Given, LayerState, Ledger},
 };
 use crate::layers::{
     own::OwnParts,
@@ -28,7 +30,7 @@ pub use stages::BlockStages;
 /// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`, and `cross_attention…` as `attention…`; `layer_input.{gate,output}`,
 /// `layer_input_output_norm` and `output_scale.weight` `[1]`; `laurel.{down,up,norm}`;
 /// `altup.{router_norm,router,prediction,correction,input_scale}`; `second_attention_norm`; `adapter.{up,down}` and
-/// `adapter_norm`.
+/// `adapter_norm`; `transformer_output` and `transformer.{attention_norm,attention,feed_forward_norm,gate_up,down,adapters.{i}}`.
 ///
 /// ```
 /// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
@@ -116,6 +118,13 @@ impl TransformerBlock {
         topology(&self) -> Topology => self.topology;
     }
 
+    /// Returns the properties by which a stack knows the block.
+    pub(super) fn facts(&self) -> MixerFacts {
+        let shared = self.own.transformer();
+        let facts = self.mixer.inner().facts();
+        facts.after(shared.map(|of| &of.attention))
+    }
+
     /// Returns true if the block's weights are packed.
     pub(crate) fn is_packed(&self) -> bool {
         self.mixer.inner().is_packed() || self.feed_forward.inner().is_packed()
@@ -123,9 +132,22 @@ impl TransformerBlock {
 
     /// # Errors
     /// If the state belongs to another stack: the heads or the number of sequences differ, or only one of the two is
-    /// packed.
-    pub(super) fn check_state(&self, state: &BlockState, batch: usize) -> Result<()> {
-        self.mixer.inner().check_state(&state.mixer, batch)?;
+    /// packed. `shared` is the attention of a transformer that the block runs before its mixer.
+    pub(super) fn check_state(
+        &self,
+        state: &BlockState,
+        batch: usize,
+        shared: Option<&Attention>,
+    ) -> Result<()> {
+        let of_mixer = match shared {
+            None => &state.mixer,
+            Some(attention) => {
+                let [keys, of_mixer] = state.mixer.check_pair()?;
+                keys.check(attention.packed.as_ref().map(|of| of.cached(batch)))?;
+                of_mixer
+            }
+        };
+        self.mixer.inner().check_state(of_mixer, batch)?;
         let cross = self.cross_attention.as_ref();
         match cross.and_then(|cross| cross.inner().packed.as_ref()) {
             Some(packed) => state.encoder.check(packed.cached(batch)),
@@ -137,10 +159,16 @@ impl TransformerBlock {
     ///
     /// # Errors
     /// If they are another block's.
-    pub(super) fn restore(&self, state: &mut BlockState, given: &Given, of: &Ledger) -> Result<()> {
+    pub(super) fn restore(
+        &self,
+        state: &mut BlockState,
+        given: &Given,
+        of: &Ledger,
+        shared: Option<&Attention>,
+    ) -> Result<()> {
         let batch = of.batch();
         let own = |of: &Attention| of.packed.as_ref().map(|of| of.own_rows(batch));
-        let attention = self.mixer.inner().attention().ok();
+        let attention = self.mixer.inner().attention().ok().or(shared);
         let of_mixer = match self.mixer.inner().facts().shares_from {
             Some(_) => &Ledger::default(), // its keys are another layer's
             None => of,
@@ -150,13 +178,21 @@ impl TransformerBlock {
         let cross = self.cross_attention.as_ref();
         let cross = cross.and_then(|cross| own(cross.inner()));
         state.encoder.restore(cross, &given.at("encoder"), batch)?;
-        self.check_state(state, batch)
+        self.check_state(state, batch, shared)
     }
 
     /// Creates the empty state for a cache. A packed block allocates from `pages`.
     pub(super) fn new_state(&self, pages: &LargePages) -> BlockState {
+        let mixer = self.mixer.inner().new_state(pages);
+        let keys = || match self.is_packed() {
+            true => LayerState::panels(pages),
+            false => LayerState::rows(),
+        };
         BlockState {
-            mixer: self.mixer.inner().new_state(pages),
+            mixer: match self.own.transformer() {
+                Some(_) => LayerState::pair(keys(), mixer),
+                None => mixer,
+            },
             encoder: EncoderState::new(self.is_packed()),
         }
     }
@@ -176,7 +212,7 @@ impl TransformerBlock {
     ///
     /// # Shapes
     /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single
-    /// position. A block with AltUp streams has `n_streams · d_model` columns.
+    /// position. A block with AltUp streams has `n_streams · d_model` columns, one of Zamba `2 · d_model`.
     ///
     /// # Errors
     /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, or a block with
@@ -215,9 +251,13 @@ impl TransformerBlock {
         let input = gemma.and_then(|of| of.layer_input.as_ref());
         let input = input.map(|_| recorder.sublayer()).transpose()?;
         let stages = BlockStages::new(attention, cross, feed_forward, input, output.tensor()?);
-        match gemma {
-            Some(gemma) => gemma.of_streams(stages),
-            None => Ok(stages),
+        match (gemma, self.own.zamba()) {
+            (Some(gemma), _) => gemma.of_streams(stages),
+            (None, Some(_)) => stages.of_streams(&AltUpConfig {
+                n_streams: 2,
+                active: 0,
+            }),
+            (None, None) => Ok(stages),
         }
     }
 
@@ -229,8 +269,15 @@ impl TransformerBlock {
         state: Option<&mut BlockStateMut>,
         recorder: &mut StageRecorder,
     ) -> Result<Value> {
-        let branches =
-            |x: Value, recorder: &mut StageRecorder| self.apply_branches(x, pass, state, recorder);
+        if let Some(zamba) = self.own.zamba() {
+            let (keys, mut state) = zamba.split(state)?;
+            return zamba.around(&x, pass, keys, |x, residual| {
+                self.apply_branches(x, residual, pass, state.as_mut(), recorder)
+            });
+        }
+        let branches = |x: Value, recorder: &mut StageRecorder| {
+            self.apply_branches(x, None, pass, state, recorder)
+        };
         let x = match self.own.gemma() {
             Some(gemma) => gemma.around(x, pass, recorder, branches)?,
             None => branches(x, recorder)?,
@@ -238,10 +285,12 @@ impl TransformerBlock {
         self.own.after_feed_forward(x, pass.context.train())
     }
 
-    /// Computes attention and feed-forward, in sequence or in parallel.
+    /// Computes attention and feed-forward, in sequence or in parallel. In sequence, the first may have another residual
+    /// than its input.
     fn apply_branches(
         &self,
         x: Value,
+        residual: Option<Value>,
         pass: &Pass,
         mut state: Option<&mut BlockStateMut>,
         recorder: &mut StageRecorder,
@@ -251,7 +300,10 @@ impl TransformerBlock {
         if let Topology::Parallel(norm) = self.topology {
             return self.apply_parallel(&x, pass, state, recorder, norm);
         }
-        let last = self.last_rows(&x, pass)?;
+        let last = match residual {
+            Some(residual) => Some(residual),
+            None => self.last_rows(&x, pass)?,
+        };
         let mix = |inner: &Mixer, x: &Value, residual: Option<&Value>| {
             let state = state.as_deref_mut().map(|state| &mut *state.mixer);
             inner.apply(x, pass, state, residual)

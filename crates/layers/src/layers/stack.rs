@@ -6,6 +6,7 @@ use candle_core::{DType, ModuleT, Result, Tensor, bail};
 use std::{collections::HashMap, sync::Arc};
 
 use crate::config::{MixerFacts, PaddedRows, Precision, StackConfig, getters};
+use crate::layers::own::streams::side_by_side;
 use crate::layers::packed::{Packing, check_evaluation};
 use crate::layers::state::{Given, KvCache, Ledger, check_cached, without_graph};
 use crate::layers::visit::{LayerPart, Visit, parts};
@@ -237,7 +238,9 @@ impl Stack {
             let mut cache = self.new_cache();
             for (i, (state, &block)) in cache.layers.iter_mut().zip(&self.layers).enumerate() {
                 let given = given.at(format_args!("layers.{i}"));
-                self.blocks[block].restore(state, &given, &ledger)?;
+                let block = &self.blocks[block];
+                let shared = self.transformer_of(block).map(|of| &of.attention);
+                block.restore(state, &given, &ledger, shared)?;
             }
             cache.ledger = ledger;
             Ok(cache)
@@ -303,7 +306,9 @@ impl Stack {
         let n_layers = (cache.layers.len(), self.layers.len());
         let sizes = check_cached(&x, context, n_layers, self.mixers())?;
         for (state, &block) in cache.layers.iter().zip(&self.layers) {
-            self.blocks[block].check_state(state, sizes.0)?;
+            let block = &self.blocks[block];
+            let shared = self.transformer_of(block).map(|of| &of.attention);
+            block.check_state(state, sizes.0, shared)?;
         }
         let encoder = context
             .encoder_output()
@@ -438,25 +443,25 @@ impl Stack {
 
     /// Returns the properties of each distinct block's mixer.
     fn mixers(&self) -> impl Iterator<Item = MixerFacts> {
-        self.blocks
-            .iter()
-            .map(|block| block.mixer().inner().facts())
+        self.blocks.iter().map(TransformerBlock::facts)
     }
 
-    /// Returns the first block's input: the stack's input, or the AltUp streams made from it.
+    /// Returns the first block's input: the stack's input, twice for Zamba's blocks, or the AltUp streams made from it.
     #[doc(hidden)]
     pub fn before_blocks(&self, x: Value, train: bool) -> Result<Value> {
         match &self.shared.streams {
             Some(streams) => streams.opened(&x, train),
+            None if self.carries_input() => side_by_side([&x; 2].into_iter()),
             None => Ok(x),
         }
     }
 
-    /// Merges AltUp streams, then applies the final norm and the output dropout.
+    /// Merges AltUp streams or drops the stack's input, then applies the final norm and the output dropout.
     #[doc(hidden)]
     pub fn after_blocks(&self, x: Value, train: bool) -> Result<Value> {
         let x = match &self.shared.streams {
             Some(streams) => streams.merged(&x, train)?,
+            None if self.carries_input() => x.columns(0..x.width() / 2),
             None => x,
         };
         let x = match &self.shared.final_norm {

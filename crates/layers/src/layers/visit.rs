@@ -187,6 +187,21 @@ impl<V: Visit> Visit for Vec<V> {
     }
 }
 
+/// Layers with their own indices: `adapters.1` and `adapters.3`.
+impl<V: Visit> Visit for Vec<(usize, V)> {
+    fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, LayerPart<'a>)) {
+        for (number, of) in self {
+            of.visit(&join(role, number), visitor);
+        }
+    }
+
+    fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, LayerPartMut<'a>)) {
+        for (number, of) in self {
+            of.visit_mut(&join(role, *number), visitor);
+        }
+    }
+}
+
 /// Lists the parts of a layer: first those with the layer's own role, then those whose role is their name.
 macro_rules! parts {
     ($layer:ty $(, $of:ident)?: $($pattern:pat => [$($own:ident),*] [$($named:ident),*]),+) => {

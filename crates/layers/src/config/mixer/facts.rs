@@ -55,6 +55,22 @@ impl MixerFacts {
         }
     }
 
+    /// Returns the properties of this mixer after an attention that the block runs, as wide as it likes.
+    pub(crate) fn after(self, attention: Option<&AttentionConfig>) -> Self {
+        let Some(of) = attention.map(AttentionConfig::facts) else {
+            return self;
+        };
+        Self {
+            d_model: self.d_model,
+            state: self.state,
+            padding: match self.padding {
+                PaddedRows::LeftOut => of.padding,
+                PaddedRows::Masked => PaddedRows::Masked,
+            },
+            ..of
+        }
+    }
+
     /// Returns the properties of a block in which no position reads another.
     pub(super) fn row_by_row(d_model: usize) -> Self {
         Self {

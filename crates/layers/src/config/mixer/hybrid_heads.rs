@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttentionConfig, Mamba2Config, MixerFacts, PaddedRows};
+use super::{AttentionConfig, Mamba2Config, MixerFacts};
 use crate::config::finite;
 use crate::error::{Error, Result};
 
@@ -48,16 +48,7 @@ impl HybridHeadsConfig {
 
     /// Returns the properties by which other parts of a model know this mixer.
     pub(super) fn facts(&self) -> MixerFacts {
-        let (attention, mamba) = (self.attention.facts(), self.mamba.facts());
-        let are_left_out = [attention, mamba].map(|of| of.padding == PaddedRows::LeftOut);
-        MixerFacts {
-            state: mamba.state,
-            padding: match are_left_out {
-                [true, true] => PaddedRows::LeftOut,
-                _ => PaddedRows::Masked,
-            },
-            ..attention
-        }
+        self.mamba.facts().after(Some(&self.attention))
     }
 
     /// Checks both mixers, and that they fit each other.

@@ -8,6 +8,9 @@ use crate::layers::{Dropout, DropoutSource, LowRank, ParameterSource};
 use crate::ops::{Packed, Value, Weight, store};
 
 pub(in crate::layers) mod packed;
+mod through_rank;
+
+pub(in crate::layers) use through_rank::ThroughRank;
 
 /// Returns candle's initialization hints for a layer's weight and bias.
 fn hints(config: &LinearConfig) -> (Init, Init) {

@@ -5,9 +5,10 @@ use candle_core::{Device, Result, Tensor};
 
 use super::passes::passes;
 use super::recurrent::{
-    ChannelDecay, ConvolvedProjection, Decay, RecurrentPass, ThroughRank, in_heads, packed_norm,
+    ChannelDecay, ConvolvedProjection, Decay, RecurrentPass, in_heads, packed_norm,
 };
 use crate::config::{Activation, DeltaForm, GatedDeltaNetConfig, NormConfig, Precision, getters};
+use crate::layers::linear::ThroughRank;
 use crate::layers::packed::{Packing, packs};
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource};

@@ -8,10 +8,10 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::Init;
 
 use crate::config::{Activation, LinearConfig};
+use crate::layers::linear::{ThroughRank, packed::plain};
 use crate::layers::state::{LayerState, Recurrent};
 use crate::layers::visit::parts;
-use crate::layers::{Linear, Norm, ParameterSource, pass::Pass};
-use crate::layers::{linear::packed::plain, packed::Packing};
+use crate::layers::{Linear, Norm, ParameterSource, packed::Packing, pass::Pass};
 use crate::ops::{
     Recurrence, SelectiveScan, Sequences, TapTable, Value, record, record_conversion,
 };
@@ -69,45 +69,6 @@ impl ConvolvedProjection {
             bias: self.bias.as_ref().map(single).transpose()?,
             activation: self.activation,
         })
-    }
-}
-
-/// A projection without a bias, through a few columns if it has a low rank: `full(low(x))`.
-#[derive(Clone, Debug)]
-pub(super) struct ThroughRank {
-    low: Option<Linear>,
-    full: Linear,
-}
-
-parts!(ThroughRank: Self { low, full } => [full] [low]);
-
-impl ThroughRank {
-    /// Creates the projection, and with a rank `low` `[rank, d_in]` before it.
-    pub fn new(
-        vb: &ParameterSource,
-        [d_in, d_out]: [usize; 2],
-        rank: Option<usize>,
-    ) -> Result<Self> {
-        let low = rank.map(|rank| Linear::unbiased([d_in, rank], vb.pp("low")));
-        Ok(Self {
-            low: low.transpose()?,
-            full: Linear::unbiased([rank.unwrap_or(d_in), d_out], vb.clone())?,
-        })
-    }
-
-    pub fn packed(&self, packing: &Packing) -> Result<Self> {
-        let low = self.low.as_ref();
-        Ok(Self {
-            low: low.map(|low| low.packed(&packing.at("low"))).transpose()?,
-            full: self.full.packed(packing)?,
-        })
-    }
-
-    pub fn apply(&self, x: &Value, train: bool) -> Result<Value> {
-        match &self.low {
-            Some(low) => self.full.apply(&low.apply(x, None, train)?, None, train),
-            None => self.full.apply(x, None, train),
-        }
     }
 }
 

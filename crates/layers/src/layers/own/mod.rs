@@ -4,6 +4,7 @@ use candle_core::Result;
 
 use crate::config::{
     Activation, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement, OwnConfig,
+    SharedTransformerConfig,
 };
 use crate::layers::{
     Dropout, DropoutSource, FeedForward, Norm, ParameterSource, Sublayer, SublayerNorm,
@@ -13,11 +14,14 @@ use crate::ops::Value;
 
 pub(crate) mod gemma;
 pub(super) mod sparse_mixer;
+pub(super) mod streams;
 pub(super) mod unit_rows;
 mod xielu;
+pub(crate) mod zamba;
 
 use gemma::GemmaParts;
 pub use xielu::Xielu;
+use zamba::ZambaParts;
 
 /// A block's parts that only its family has, beside attention and feed-forward.
 #[derive(Clone, Debug)]
@@ -31,6 +35,8 @@ pub(crate) enum OwnParts {
     Falcon(Dropout),
     /// The feed-forward after the block's own (MMS).
     Adapter(Box<Sublayer<FeedForward>>),
+    /// Zamba 2.
+    Zamba(Box<ZambaParts>),
 }
 
 impl OwnParts {
@@ -40,6 +46,7 @@ impl OwnParts {
             // The block makes Muse Glimmer's norms.
             OwnConfig::None | OwnConfig::MuseGlimmer { .. } => Self::None,
             OwnConfig::Gemma(own) => Self::Gemma(Box::new(GemmaParts::new(own, config, vb)?)),
+            OwnConfig::Zamba(own) => Self::Zamba(Box::new(ZambaParts::new(own, config, vb)?)),
             OwnConfig::JinaCode => {
                 Self::JinaCode(Norm::new(&config.norm, vb.pp("second_attention_norm"))?)
             }
@@ -70,12 +77,25 @@ impl OwnParts {
         }
     }
 
+    /// Returns Zamba's parts, if the block has them.
+    pub fn zamba(&self) -> Option<&ZambaParts> {
+        match self {
+            Self::Zamba(zamba) => Some(zamba),
+            _ => None,
+        }
+    }
+
+    /// Returns the shared transformer that the block runs, if any.
+    pub fn transformer(&self) -> Option<&SharedTransformerConfig> {
+        self.zamba()?.config.transformer.as_deref()
+    }
+
     /// Returns true if [`Self::after_attention`] reads the attention's input.
     pub fn reads_attention_input(&self) -> bool {
         match self {
             Self::Gemma(gemma) => gemma.laurel.is_some(),
             Self::JinaCode(_) => true,
-            Self::None | Self::Falcon(_) | Self::Adapter(_) => false,
+            Self::None | Self::Falcon(_) | Self::Adapter(_) | Self::Zamba(_) => false,
         }
     }
 
@@ -124,6 +144,7 @@ impl OwnParts {
         Ok(match self {
             Self::Gemma(gemma) => Self::Gemma(Box::new(gemma.packed(packing)?)),
             Self::JinaCode(norm) => Self::JinaCode(norm.packed()?),
+            Self::Zamba(zamba) => Self::Zamba(Box::new(zamba.packed(packing)?)),
             Self::Adapter(adapter) => {
                 Self::Adapter(Box::new(adapter.packed(&packing.at("adapter"))?))
             }
@@ -136,4 +157,5 @@ parts!(OwnParts:
     Self::Gemma(gemma) => [gemma] [],
     Self::Falcon(dropout) => [dropout] [],
     Self::Adapter(adapter) => [] [adapter],
+    Self::Zamba(zamba) => [zamba] [],
     Self::None | Self::JinaCode(_) => [] []);

@@ -3,6 +3,7 @@
 use candle_core::{Result, bail};
 
 use super::Pass;
+use crate::layers::own::zamba::SharedTransformer;
 use crate::{config::AttentionConfig, ops::Value};
 
 /// The current layer's state in a pass.
@@ -13,6 +14,8 @@ pub struct Layer {
     pub shared_as: Option<usize>,
     /// The per-layer input.
     pub input: Option<Value>,
+    /// The transformer that the layer runs before its mixer, and the number of this use.
+    pub(crate) transformer: Option<(SharedTransformer, usize)>,
     /// True if the layer computes output only for each sequence's last position.
     pub only_last: bool,
 }
@@ -41,6 +44,16 @@ impl Pass<'_> {
         let input = self.layer.borrow().input.clone();
         let none = "layer input: the block needs a per-layer input, which its stack computes; run the block in its stack";
         self.requested_rows(input.ok_or_else(|| candle_core::Error::msg(none))?)
+    }
+
+    /// Returns the transformer that the layer runs before its mixer, and the number of this use.
+    ///
+    /// # Errors
+    /// If the layer has none.
+    pub(crate) fn transformer(&self) -> Result<(SharedTransformer, usize)> {
+        let of_layer = self.layer.borrow().transformer.clone();
+        let none = "transformer: the block runs a transformer that its stack's blocks share; run the block in its stack";
+        of_layer.ok_or_else(|| candle_core::Error::msg(none))
     }
 
     /// Returns the pass for the positions whose output the current layer computes: this pass, or the pass for only

@@ -3,7 +3,8 @@
 use candle_core::{Result, bail};
 
 use super::Stack;
-use crate::layers::{own::gemma::LayerInputs, pass::Layer, pass::Pass};
+use crate::layers::own::{gemma::LayerInputs, zamba::SharedTransformer};
+use crate::layers::{TransformerBlock, pass::Layer, pass::Pass};
 use crate::ops::Value;
 
 impl Stack {
@@ -36,10 +37,32 @@ impl Stack {
         let is_shared = self.mixers().any(|of| of.shares_from == Some(layer));
         pass.begin(Layer {
             shared_as: is_shared.then_some(layer),
-            only_last: layer + 1 == self.layers.len(),
+            only_last: layer + 1 == self.layers.len() && !self.carries_input(),
             input: inputs.map(|all| all.columns(layer * width..(layer + 1) * width)),
+            transformer: self.transformer(layer),
         });
         Ok(())
+    }
+}
+
+impl Stack {
+    /// Returns true if rows have the stack's input beside the hidden state (Zamba).
+    pub(super) fn carries_input(&self) -> bool {
+        let first = self.blocks.first();
+        first.is_some_and(|block| block.own.zamba().is_some())
+    }
+
+    /// Returns the transformer that a layer runs before its mixer, and the number of this use.
+    fn transformer(&self, layer: usize) -> Option<(SharedTransformer, usize)> {
+        let block = &self.blocks[self.layers[layer]];
+        let number = block.own.transformer()?.number;
+        Some((self.transformer_of(block)?.clone(), number))
+    }
+
+    /// Returns the transformer that a block runs before its mixer.
+    pub(super) fn transformer_of(&self, block: &TransformerBlock) -> Option<&SharedTransformer> {
+        let first = block.own.transformer()?.block;
+        self.blocks.get(first)?.own.zamba()?.transformer.as_deref()
     }
 }
 

@@ -102,6 +102,15 @@ impl Attention {
     /// If the configuration is invalid, a parameter is missing or has another shape, or a fused projection would need
     /// a bias for only a part of its outputs.
     pub fn new<'p>(config: &AttentionConfig, vb: impl Into<ParameterSource<'p>>) -> Result<Self> {
+        Self::with_output(config, config.d_model, vb)
+    }
+
+    /// Creates the layer like [`Self::new`], with an output of this width.
+    pub(in crate::layers) fn with_output<'p>(
+        config: &AttentionConfig,
+        d_out: usize,
+        vb: impl Into<ParameterSource<'p>>,
+    ) -> Result<Self> {
         let vb = vb.into();
         config.validate()?;
         let bias = config.bias;
@@ -136,7 +145,7 @@ impl Attention {
         let gate = config
             .output_gate
             .map(|_| linear("gate", d_model, config.gate_width(), false));
-        let output = linear("output", config.mixed_width(), d_model, bias.output)?;
+        let output = linear("output", config.mixed_width(), d_out, bias.output)?;
         let sub_norm = config.sub_norm.map(|norm| {
             let d_model = config.mixed_width();
             Norm::new(&NormConfig { d_model, ..norm }, vb.pp("sub_norm"))
@@ -218,7 +227,7 @@ impl Attention {
             Origin::new("attention", self.is_packed()),
             x,
             |x| match &self.packed {
-                Some(packed) => packed.apply(x, &pass, None, None),
+                Some(packed) => packed.apply(x, None, &pass, None, None),
                 None => self.apply(x, &pass, None, None),
             },
         )

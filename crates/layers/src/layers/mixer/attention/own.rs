@@ -1,5 +1,7 @@
 //! Self-attention.
 
+use std::ops::Range;
+
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::query_key_norm::normalized;
@@ -22,10 +24,23 @@ impl Attention {
         state: Option<&mut LayerState>,
         residual: Option<&Value>,
     ) -> Result<Value> {
+        self.apply_adding(x, None, pass, state, residual)
+    }
+
+    /// Computes self-attention like [`Self::apply`]. `added`, queries, keys and values side by side, is added to the
+    /// projections of the input.
+    pub(in crate::layers) fn apply_adding(
+        &self,
+        x: &Value,
+        added: Option<&Value>,
+        pass: &Pass,
+        state: Option<&mut LayerState>,
+        residual: Option<&Value>,
+    ) -> Result<Value> {
         if let Some(packed) = &self.packed {
-            return packed.apply(x, pass, state, residual);
+            return packed.apply(x, added, pass, state, residual);
         }
-        let (query, made) = self.project(x, pass)?;
+        let (query, made) = self.project(x, added, pass)?;
         let relative = self.relative_terms(x, pass)?;
         let Some(made) = made else {
             let shared = pass.shared_keys(&self.config)?;
@@ -87,7 +102,12 @@ impl Attention {
 
     /// Returns queries, and the pair that a cache keeps: keys and values, or the latents that these are computed
     /// from. The pair is `None` if another layer has it.
-    fn project(&self, x: &Value, pass: &Pass) -> Result<(Value, Option<[Value; 2]>)> {
+    fn project(
+        &self,
+        x: &Value,
+        added: Option<&Value>,
+        pass: &Pass,
+    ) -> Result<(Value, Option<[Value; 2]>)> {
         let train = pass.context.train();
         let norms = self.norms.as_ref();
         let queries = |query| {
@@ -99,8 +119,16 @@ impl Attention {
                 return Ok((queries(query.apply(x, None, train)?)?, None));
             }
             QueryKeyValue::Separate { query, key, value } => {
-                let project = |linear: &Linear| linear.apply(x, None, train);
-                [project(query)?, project(key)?, project(value)?]
+                let (q, kv) = (self.config.query_width(), self.config.key_width());
+                let project = |linear: &Linear, columns: Range<usize>| {
+                    let added = added.map(|of| of.columns(columns));
+                    linear.apply(x, added.as_ref(), train)
+                };
+                [
+                    project(query, 0..q)?,
+                    project(key, q..q + kv)?,
+                    project(value, q + kv..q + 2 * kv)?,
+                ]
             }
             QueryKeyValue::QueryKey { query, key } => {
                 let key = key.apply(x, None, train)?;

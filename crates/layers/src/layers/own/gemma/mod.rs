@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor};
 use candle_nn::Init;
 
 use crate::config::{BlockConfig, GemmaConfig, NormPlacement};
+use crate::layers::own::streams::side_by_side;
 use crate::layers::{
     BlockStages, ParameterSource, Sublayer, pass::Pass, sublayer::StageRecorder, visit::parts,
 };
@@ -110,7 +111,7 @@ impl GemmaParts {
                 *stream = stream.add(&added)?;
             }
         }
-        altup::side_by_side(streams.iter())
+        side_by_side(streams.iter())
     }
 
     /// Adds the LAuReL residual, computed from the attention's normalized input, to the attention sublayer's output

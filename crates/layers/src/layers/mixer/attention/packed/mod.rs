@@ -20,7 +20,9 @@ use super::gated_bias::BiasGate;
 use crate::config::{AttentionConfig, Precision};
 use crate::layers::linear::packed::PackedProduct;
 use crate::layers::norm::packed::{SpanNorms, row_norm};
-use crate::layers::packed::{Packing, check_evaluation, elements, pass::PackedPass};
+use crate::layers::packed::{
+    Packing, check_evaluation, elements, pass::PackedPass, with_elements, with_last,
+};
 use crate::layers::state::{CacheShape, Cached, EncoderState, LayerState, OwnRows, Panels};
 use crate::layers::visit::{PackedTogether, Visit};
 use crate::layers::{Attention, Linear, Pass, QueryKeyValue};
@@ -173,16 +175,23 @@ impl PackedAttention {
     }
 
     /// Computes attention with the pass's mask and positions, for positions after the cached ones. The output covers
-    /// the positions requested from the current layer, and is added to `residual`.
+    /// the positions requested from the current layer, and is added to `residual`. `added` is added to the joined
+    /// projections of the input.
     pub fn apply(
         &self,
         x: &Value,
+        added: Option<&Value>,
         pass: &Pass,
         state: Option<&mut LayerState>,
         residual: Option<&Value>,
     ) -> Result<Value> {
         let own = state.map(LayerState::as_panels).transpose()?;
-        self.step(x, pass, residual, (own, None))
+        let Some(added) = added else {
+            return self.step(x, None, pass, residual, (own, None));
+        };
+        with_elements("attention", &added.clone().tensor()?, |added| {
+            self.step(x, Some(added), pass, residual, (own, None))
+        })
     }
 
     /// Computes attention to the encoder output, whose keys and values `state` keeps, and adds it to `residual`.
@@ -193,12 +202,13 @@ impl PackedAttention {
         state: Option<&mut EncoderState>,
         residual: Option<&Value>,
     ) -> Result<Value> {
-        self.step(x, pass, residual, (None, state))
+        self.step(x, None, pass, residual, (None, state))
     }
 
     fn step(
         &self,
         x: &Value,
+        added: Option<&[f32]>,
         pass: &Pass,
         residual: Option<&Value>,
         states: (Option<&mut Panels>, Option<&mut EncoderState>),
@@ -207,12 +217,13 @@ impl PackedAttention {
         let (pass, requested) = (PackedPass(pass), PackedPass(pass.requested()));
         let d_in = self.config.d_model;
         let dims = match pass.seq() == requested.seq() {
-            true => x.dims().to_vec(),
-            false => vec![requested.batch(), requested.seq(), self.config.d_model],
+            true => with_last(x.dims().to_vec(), self.output.d_out()),
+            false => vec![requested.batch(), requested.seq(), self.output.d_out()],
         };
         x.packed_step("attention", d_in, dims, residual, |_, x, residual, y| {
             let call = AttentionCall {
                 x,
+                added,
                 residual,
                 pass,
                 requested,
@@ -289,9 +300,11 @@ impl PackedAttention {
     }
 }
 
-/// A call's arguments: input rows, residual, pass, the pass for requested positions, and output.
+/// A call's arguments: input rows, additions, residual, pass, the pass for requested positions, and output.
 struct AttentionCall<'a> {
     x: &'a Source<'a>,
+    /// Added to the joined projections.
+    added: Option<&'a [f32]>,
     residual: Option<&'a [f32]>,
     pass: PackedPass<'a>,
     requested: PackedPass<'a>,

@@ -41,6 +41,8 @@ pub(super) enum ProjectionSteps<'a> {
 /// Rows for some sequences in the pass.
 pub(super) struct SequencePart<'a> {
     pub x: Source<'a>,
+    /// Added to the joined projections.
+    pub added: Option<&'a [f32]>,
     /// The index of the first row in the pass.
     pub first_row: usize,
     /// The rows' positions.
@@ -122,6 +124,10 @@ impl PackedAttention {
                 let rows = group.rows;
                 own.apply(SequencePart {
                     x: call.x.part(rows.clone()),
+                    added: call.added.map(|added| {
+                        let width = added.len() / call.x.rows();
+                        &added[rows.start * width..rows.end * width]
+                    }),
                     first_row: rows.start,
                     rows: group.queries,
                     queries: group.queries,
@@ -141,6 +147,7 @@ impl PackedAttention {
                 cache.computed(keys);
                 own.apply(SequencePart {
                     x: *call.x,
+                    added: call.added,
                     first_row: 0,
                     rows: pass.queries(),
                     queries: requested.queries(),
@@ -204,7 +211,7 @@ impl Own<'_> {
         let cpu = part.output.cpu;
         let n = part.x.rows() * width;
         lend(super::PROJECTED_ROWS, n, |projected: &mut [f32]| {
-            joined.apply_on(cpu, &part.x, None, projected);
+            joined.apply_on(cpu, &part.x, part.added, projected);
             prepare.rows(cpu, projected, part.first_row);
             let heads = |offset| Heads {
                 data: projected,
