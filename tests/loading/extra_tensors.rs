@@ -278,3 +278,17 @@ fn a_head_of_a_trainer_is_refused_by_name() {
     );
     assert_says(&refused, &["v_head.summary.weight", "bert"]);
 }
+
+#[test]
+fn a_shared_transformer_under_a_later_name_is_ignored_like_in_transformers() {
+    if !is_present("families/zamba2-two") {
+        return;
+    }
+    let folder = weights("families/zamba2-two");
+    let name = "model.layers.2.shared_transformer.self_attn.q_proj.weight";
+    let tied = with(&folder, &[(name, &[32, 32], 7.0)], |_| {});
+    assert_eq!(
+        logits(&open(tied.path()).unwrap()),
+        logits(&open(&folder).unwrap())
+    );
+}

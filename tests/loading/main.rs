@@ -65,3 +65,4 @@ mod stacked_experts;
 mod texts_alone;
 mod unread_keys;
 mod unread_tensors;
+mod zamba_keys;

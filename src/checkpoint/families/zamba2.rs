@@ -80,7 +80,8 @@ fn zamba2(json: &ConfigJson) -> Result<StackConfig> {
         6..=42 if i.is_multiple_of(6) => HYBRID,
         _ => LINEAR,
     };
-    let kinds = json.layer_types(n_layers, &[LINEAR, HYBRID], kind)?;
+    let known = [LINEAR, HYBRID, "mamba"]; // the last is an older name
+    let kinds = json.layer_types(n_layers, &known, kind)?;
     let hybrids: Vec<usize> = (0..n_layers).filter(|&i| kinds[i] == HYBRID).collect();
     let n_shared = json.width_or(&["num_mem_blocks"], 1)?;
     let own = OwnConfig::Zamba(ZambaConfig::default());
