@@ -19,6 +19,7 @@ use crate::{
     rehearsal::rehearsed,
     small::{self, WIDTH, attention, block},
     small_on_device,
+    zamba::zamba,
 };
 
 /// Decoders with every kind of state.
@@ -47,7 +48,8 @@ fn configs() -> Vec<StackConfig> {
         kinds::cross_decoder(),
         sharing,
     ];
-    others.into_iter().chain(hybrids).collect()
+    let own = others.into_iter().chain(hybrids);
+    own.chain([zamba()]).collect()
 }
 
 /// The stack on the device under test, and packed.

@@ -23,7 +23,7 @@ fn run(of: &Architecture) -> Vec<Option<usize>> {
 }
 
 #[test]
-fn layers_run_the_transformers_in_turn() {
+fn layers_run_one_transformer_after_the_other() {
     let mut published = [None; 54];
     for (i, at) in [6, 12, 18, 24, 30, 36, 42, 47, 51].into_iter().enumerate() {
         published[at] = Some([6, 12][i % 2]);

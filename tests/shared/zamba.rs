@@ -19,7 +19,7 @@ pub fn zamba() -> StackConfig {
         adapts_attention: true,
         block: 0,
         number,
-        numbers: if number == 0 { vec![0, 1] } else { vec![] },
+        uses: if number == 0 { vec![0, 1] } else { vec![] },
     };
     let norm = NormConfig::rms_norm(WIDTH, 1e-6);
     let block = |of: Option<usize>| {

@@ -21,7 +21,7 @@ fn apart() -> StackConfig {
             && let Some(transformer) = &mut zamba.transformer
         {
             transformer.block = i;
-            transformer.numbers = vec![transformer.number];
+            transformer.uses = vec![transformer.number];
         }
     })
 }

@@ -220,7 +220,7 @@ fn text(inspection: &Inspection) -> Result<String> {
         let transformers = inspection.config.blocks.iter();
         let transformers = transformers.filter_map(|block| block.own.zamba()?.transformer.as_ref());
         let used = transformers.clone().count();
-        let mut transformers = transformers.filter(|of| !of.numbers.is_empty());
+        let mut transformers = transformers.filter(|of| !of.uses.is_empty());
         let n_shared = transformers.clone().count();
         if let Some(of) = transformers.next() {
             let (heads, head_dim, d_ff) = (of.attention.n_heads, of.attention.head_dim, of.d_ff);

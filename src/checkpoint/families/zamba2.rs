@@ -92,11 +92,11 @@ fn zamba2(json: &ConfigJson) -> Result<StackConfig> {
             return;
         };
         let first = number % n_shared;
-        let numbers = (first..hybrids.len()).step_by(n_shared);
+        let uses = (first..hybrids.len()).step_by(n_shared);
         let used = SharedTransformerConfig {
             block: hybrids[first],
             number,
-            numbers: numbers.filter(|_| number == first).collect(),
+            uses: uses.filter(|_| number == first).collect(),
             ..transformer.clone()
         };
         block.own = OwnConfig::Zamba(ZambaConfig {
@@ -139,7 +139,7 @@ fn transformer(json: &ConfigJson, d_model: usize) -> Result<SharedTransformerCon
         adapts_attention: json.flag(&["use_shared_attention_adapter"], false)?,
         block: 0,
         number: 0,
-        numbers: vec![],
+        uses: vec![],
     })
 }
 

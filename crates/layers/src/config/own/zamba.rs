@@ -44,7 +44,7 @@ pub struct SharedTransformerConfig {
     /// The number of this use among the uses of all shared transformers, by which its adapters are named.
     pub number: usize,
     /// Every use's number, in the block that has the parameters; empty in others.
-    pub numbers: Vec<usize>,
+    pub uses: Vec<usize>,
 }
 
 impl SharedTransformerConfig {
@@ -52,10 +52,10 @@ impl SharedTransformerConfig {
     fn is_of(&self, first: &Self) -> bool {
         let own = Self {
             number: first.number,
-            numbers: first.numbers.clone(),
+            uses: first.uses.clone(),
             ..self.clone()
         };
-        own == *first && first.numbers.contains(&self.number)
+        own == *first && first.uses.contains(&self.number)
     }
 }
 

@@ -65,7 +65,7 @@ impl ZambaParts {
         let d_model = config.d_model();
         let of = own.transformer.as_deref();
         let output = of.map(|_| Linear::unbiased([d_model; 2], vb.pp("transformer_output")));
-        let first = of.filter(|of| !of.numbers.is_empty());
+        let first = of.filter(|of| !of.uses.is_empty());
         let transformer = first.map(|of| {
             let transformer = SharedTransformer::new(of, &config.norm, &vb.pp("transformer"))?;
             Ok::<_, candle_core::Error>(Box::new(transformer))
@@ -134,7 +134,7 @@ impl ZambaParts {
 impl SharedTransformer {
     fn new(of: &SharedTransformerConfig, norm: &NormConfig, vb: &ParameterSource) -> Result<Self> {
         let (d_model, wide) = (norm.d_model, of.attention.d_model);
-        let adapters = of.numbers.iter().map(|&number| {
+        let adapters = of.uses.iter().map(|&number| {
             let vb = vb.pp("adapters").pp(number);
             let through = |name: &str, d_in, d_out| {
                 ThroughRank::new(&vb.pp(name), [d_in, d_out], Some(of.adapter_rank))
