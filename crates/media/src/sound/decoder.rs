@@ -14,7 +14,7 @@ use symphonia::core::probe::Hint;
 
 use super::edit_list::seconds_before;
 use super::resampler::Resampler;
-use super::{Audio, MAX_HOURS, fault};
+use super::{Audio, MAX_HOURS, fault, zero_rate};
 
 /// The sampling rates that are read.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
@@ -25,6 +25,10 @@ const LOSSY_TOLERANCE: f64 = 0.1;
 
 /// Reads a clip at `rate`; `path` is its name in errors.
 pub(super) fn decode(mut source: Box<dyn MediaSource>, path: &Path, rate: u32) -> Result<Audio> {
+    if zero_rate::is_declared(&mut *source) {
+        let reason = "its header declares a rate of 0; encode it again";
+        return Err(fault(path, reason));
+    }
     let before = seconds_before(&mut *source);
     source
         .seek(SeekFrom::Start(0))

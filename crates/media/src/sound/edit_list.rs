@@ -19,6 +19,28 @@ pub(super) fn seconds_before(source: &mut (impl Read + Seek + ?Sized)) -> f64 {
     found.unwrap_or(0.0)
 }
 
+/// Returns the units of time in a second, for each track that has them.
+pub(super) fn time_scales(source: &mut (impl Read + Seek + ?Sized)) -> Vec<u32> {
+    let moov = description(source).unwrap_or_default();
+    let tracks = boxes(&moov).filter(|(name, _)| *name == b"trak");
+    let headers = tracks.filter_map(|(_, track)| inside(track, &[b"mdia", b"mdhd"]));
+    headers.filter_map(time_scale).collect()
+}
+
+/// Returns the units of time in a second, from a track's `mdhd`.
+fn time_scale(header: &[u8]) -> Option<u32> {
+    number(header, if is_long(header) { 20 } else { 12 })
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_be_bytes(bytes.try_into().ok()?))
+}
+
+fn is_long(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&1)
+}
+
 /// Returns what the box `moov` contains.
 fn description(source: &mut (impl Read + Seek + ?Sized)) -> Option<Vec<u8>> {
     let mut at = 0;
@@ -73,13 +95,7 @@ fn is_sound(track: &[u8]) -> bool {
 
 /// Returns the time at which a track's first edit begins.
 fn before(track: &[u8]) -> Option<f64> {
-    let header = inside(track, &[b"mdia", b"mdhd"])?;
-    let number = |bytes: &[u8], at: usize| {
-        let bytes = bytes.get(at..at.checked_add(4)?)?;
-        Some(u32::from_be_bytes(bytes.try_into().ok()?))
-    };
-    let is_long = |bytes: &[u8]| bytes.first() == Some(&1);
-    let scale = number(header, if is_long(header) { 20 } else { 12 })?;
+    let scale = time_scale(inside(track, &[b"mdia", b"mdhd"])?)?;
     let list = inside(track, &[b"edts", b"elst"])?;
     // An entry has a duration and a time, each with 8 bytes in the long form. Time -1 is silence.
     let time = match is_long(list) {

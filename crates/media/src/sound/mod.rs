@@ -9,6 +9,7 @@ mod log_mel;
 mod mel_filters;
 mod resampler;
 mod waveform;
+mod zero_rate;
 
 pub use log_mel::{LogMel, LogMelSettings, Spectrogram};
 #[doc(hidden)]
