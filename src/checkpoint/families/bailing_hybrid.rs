@@ -4,18 +4,17 @@
 //! transformers' `BailingHybridDeltaAttention` and `BailingHybridAttention`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bailing_hybrid/modeling_bailing_hybrid.py>
 
-use super::kimi_linear::{delta_rules, initialization};
+use super::kimi_linear::{delta_rules, keys_and_initialization, with_delta};
 use super::latent::{latent_block, latent_decoder};
 use super::layer_types::{FULL, LINEAR};
-use super::listed_experts::sparse_layers;
 use super::llama::uniform;
 use super::mixtral::{expert_rules, shared_rules};
 use super::prelude::*;
-use super::sigmoid_experts::{correction, with_experts};
+use super::sigmoid_experts::correction;
 
 pub(super) fn family() -> Family {
     let delta = [("gate", "g_proj"), ("decay", "f_proj"), ("output", "dense")];
-    latent_decoder("bailing_hybrid", bailing_hybrid)
+    let table = latent_decoder("bailing_hybrid", bailing_hybrid)
         .replace_block_rules([
             Rule::linear("attention.query", &["attention.q_proj"]),
             Rule::linear("attention.latent", &["attention.kv_a_proj_with_mqa"]),
@@ -35,14 +34,8 @@ pub(super) fn family() -> Family {
         .block_rules([correction("mlp.gate.expert_bias")])
         .without_embeddings_and_heads()
         .decoder_embeddings_and_heads("word_embeddings", "score")
-        .outside(&["*word_embeddings.*"])
-        .initialization(initialization)
-        .renamed("norm_topk_prob", "moe_renormalize")
-        .renamed("n_group", "num_expert_group")
-        .renamed("num_local_experts", "num_experts")
-        .renamed("num_experts_per_tok", "num_experts_per_token")
-        .renamed("n_shared_experts", "num_shared_experts")
-        .renamed("max_position_embeddings", "model_max_length")
+        .outside(&["*word_embeddings.*"]);
+    keys_and_initialization(table)
 }
 
 fn bailing_hybrid(json: &ConfigJson) -> Result<StackConfig> {
@@ -72,19 +65,10 @@ fn bailing_hybrid(json: &ConfigJson) -> Result<StackConfig> {
             bound: json.flag(&["kda_safe_gate"], true)?.then_some(bound),
         });
     let stack = uniform(json, block)?;
-    let n_layers = stack.blocks.len();
     let group = json.size_or(&["layer_group_size"], 6)?;
     let kind = |i: usize| match (i + 1).is_multiple_of(group) {
         true => FULL,
         false => LINEAR,
     };
-    let kinds = json.layer_types(n_layers, &[FULL, LINEAR], kind)?;
-    let n_dense = json.size_or(&["first_k_dense_replace"], 2)?;
-    let is_sparse = sparse_layers(json, n_layers, |i| i >= n_dense)?;
-    let stack = with_experts(json, stack, true, |i| Ok(is_sparse[i]))?;
-    Ok(stack.with_each(|i, block| {
-        if kinds[i] == LINEAR {
-            block.mixer = delta.into();
-        }
-    }))
+    with_delta(json, stack, delta, kind, 2)
 }

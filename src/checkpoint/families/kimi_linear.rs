@@ -25,7 +25,7 @@ pub(super) fn family() -> Family {
         let stems = ["block_sparse_moe", "mlp"].map(|stem| format!("{stem}.{part}_proj"));
         Rule::linear(&format!("feed_forward.{part}"), &[&stems[0], &stems[1]])
     });
-    latent_decoder("kimi_linear", kimi_linear)
+    let table = latent_decoder("kimi_linear", kimi_linear)
         .replace_block_rules(dense)
         .block_rules(delta_rules("self_attn", &own))
         .block_rules([Rule::with_leading_ones(
@@ -35,7 +35,13 @@ pub(super) fn family() -> Family {
         )])
         .block_rules(mixtral_rules())
         .block_rules(shared_rules("block_sparse_moe.shared_experts"))
-        .block_rules([correction("block_sparse_moe.gate.e_score_correction_bias")])
+        .block_rules([correction("block_sparse_moe.gate.e_score_correction_bias")]);
+    keys_and_initialization(table)
+}
+
+/// Names a family's keys as Kimi Linear and Ling 3.0 do, and draws parameters like their classes.
+pub(super) fn keys_and_initialization(table: Family) -> Family {
+    table
         .initialization(initialization)
         .renamed("norm_topk_prob", "moe_renormalize")
         .renamed("n_group", "num_expert_group")
@@ -71,7 +77,6 @@ fn kimi_linear(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = latent_block(json, [0, 512, 128, 64, 128], Some(RotaryPairing::Halves))?;
     block.attention_mut()?.position = Position::None;
     let stack = uniform(json, block)?;
-    let n_layers = stack.blocks.len();
     let own = json.section(&["linear_attn_config"])?;
     let own = own.as_ref();
     let size = |key: &str, of_class: &str, default| match own {
@@ -95,8 +100,21 @@ fn kimi_linear(json: &ConfigJson) -> Result<StackConfig> {
         None if i > 0 && i.is_multiple_of(4) => FULL,
         _ => LINEAR,
     };
+    with_delta(json, stack, delta, kind, 1)
+}
+
+/// Places the mixer in layers that are not of the kind `full_attention`, and experts in layers from `first` on, where the
+/// file does not list them.
+pub(super) fn with_delta(
+    json: &ConfigJson,
+    stack: StackConfig,
+    delta: GatedDeltaNetConfig,
+    kind: impl Fn(usize) -> &'static str,
+    first: usize,
+) -> Result<StackConfig> {
+    let n_layers = stack.blocks.len();
     let kinds = json.layer_types(n_layers, &[FULL, LINEAR], kind)?;
-    let first = json.size_or(&["first_k_dense_replace"], 1)?;
+    let first = json.size_or(&["first_k_dense_replace"], first)?;
     let is_sparse = sparse_layers(json, n_layers, |i| i >= first)?;
     let stack = with_experts(json, stack, true, |i| Ok(is_sparse[i]))?;
     Ok(stack.with_each(|i, block| {
@@ -107,7 +125,7 @@ fn kimi_linear(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 /// transformers' `KimiLinearPreTrainedModel._init_weights`, and that of Ling 3.0.
-pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let rates = Distribution::LogOfUniform {
         low: 1.0,
         high: 16.0,

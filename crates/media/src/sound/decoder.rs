@@ -12,7 +12,7 @@ use symphonia::core::io::{MediaSource, MediaSourceStream};
 use symphonia::core::meta::MetadataOptions;
 use symphonia::core::probe::Hint;
 
-use super::edit_list::seconds_before;
+use super::edit_list::{description, seconds_before};
 use super::resampler::Resampler;
 use super::{Audio, MAX_HOURS, fault, zero_rate};
 
@@ -25,11 +25,12 @@ const LOSSY_TOLERANCE: f64 = 0.1;
 
 /// Reads a clip at `rate`; `path` is its name in errors.
 pub(super) fn decode(mut source: Box<dyn MediaSource>, path: &Path, rate: u32) -> Result<Audio> {
-    if zero_rate::is_declared(&mut *source) {
+    let moov = description(&mut *source);
+    if zero_rate::is_declared(&mut *source, &moov) {
         let reason = "its header declares a rate of 0; encode it again";
         return Err(fault(path, reason));
     }
-    let before = seconds_before(&mut *source);
+    let before = seconds_before(&moov);
     source
         .seek(SeekFrom::Start(0))
         .map_err(|cause| Error::io(path, "read", cause))?;

@@ -7,24 +7,21 @@ use std::io::{Read, Seek, SeekFrom};
 /// The largest track description (`moov`) that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 26;
 
-/// Returns the seconds before the first audio track begins; 0 for another format, or without an edit list.
-pub(super) fn seconds_before(source: &mut (impl Read + Seek + ?Sized)) -> f64 {
-    let found = description(source).and_then(|moov| {
-        let tracks = boxes(&moov).filter(|(name, _)| *name == b"trak");
-        tracks
-            .map(|(_, track)| track)
-            .find(|track| is_sound(track))
-            .and_then(before)
-    });
+/// Returns the seconds before the first audio track in `moov` begins; 0 without an edit list.
+pub(super) fn seconds_before(moov: &[u8]) -> f64 {
+    let found = tracks(moov).find(|track| is_sound(track)).and_then(before);
     found.unwrap_or(0.0)
 }
 
-/// Returns the units of time in a second, for each track that has them.
-pub(super) fn time_scales(source: &mut (impl Read + Seek + ?Sized)) -> Vec<u32> {
-    let moov = description(source).unwrap_or_default();
-    let tracks = boxes(&moov).filter(|(name, _)| *name == b"trak");
-    let headers = tracks.filter_map(|(_, track)| inside(track, &[b"mdia", b"mdhd"]));
-    headers.filter_map(time_scale).collect()
+/// Returns the units of time in a second, for each track in `moov` that has them.
+pub(super) fn time_scales(moov: &[u8]) -> impl Iterator<Item = u32> {
+    let headers = tracks(moov).filter_map(|track| inside(track, &[b"mdia", b"mdhd"]));
+    headers.filter_map(time_scale)
+}
+
+fn tracks(moov: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let tracks = boxes(moov).filter(|(name, _)| *name == b"trak");
+    tracks.map(|(_, track)| track)
 }
 
 /// Returns the units of time in a second, from a track's `mdhd`.
@@ -41,8 +38,12 @@ fn is_long(bytes: &[u8]) -> bool {
     bytes.first() == Some(&1)
 }
 
-/// Returns what the box `moov` contains.
-fn description(source: &mut (impl Read + Seek + ?Sized)) -> Option<Vec<u8>> {
+/// Returns what the box `moov` contains; nothing for another format.
+pub(super) fn description(source: &mut (impl Read + Seek + ?Sized)) -> Vec<u8> {
+    read_description(source).unwrap_or_default()
+}
+
+fn read_description(source: &mut (impl Read + Seek + ?Sized)) -> Option<Vec<u8>> {
     let mut at = 0;
     loop {
         source.seek(SeekFrom::Start(at)).ok()?;

@@ -7,13 +7,13 @@ use super::edit_list::time_scales;
 /// symphonia looks this far for a format's first bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Returns true if a file's header declares 0 samples a second, or 0 units of time.
-pub(super) fn is_declared(source: &mut (impl Read + Seek + ?Sized)) -> bool {
+/// Returns true if a file's header declares 0 samples a second, or a track in `moov` 0 units of time.
+pub(super) fn is_declared(source: &mut (impl Read + Seek + ?Sized), moov: &[u8]) -> bool {
     let mut head = Vec::new();
     let is_read = source.seek(SeekFrom::Start(0)).is_ok()
         && source.take(MAX_BYTES).read_to_end(&mut head).is_ok();
     let is_of_wav = is_read && (0..head.len()).any(|at| rate_of_wav(&head[at..]) == Some(0));
-    is_of_wav || time_scales(source).contains(&0)
+    is_of_wav || time_scales(moov).any(|scale| scale == 0)
 }
 
 /// Returns the sampling rate in a WAV file's header.

@@ -83,7 +83,7 @@ impl HybridHeads {
         residual: Option<&Value>,
     ) -> Result<Value> {
         let (keys, states) = state.map(LayerState::as_pair).transpose()?.unzip();
-        let attended = self.attention.apply(x, pass, keys, None)?;
+        let attended = self.attention.apply(x, None, pass, keys, None)?;
         let mixed = self.mamba.apply(x, pass, states, None)?;
         let [attention, mamba] = self.multipliers;
         // transformers adds the attention's output to Mamba-2's, and the sum to the residual.

@@ -232,7 +232,7 @@ impl Mixer {
         residual: Option<&Value>,
     ) -> Result<Value> {
         match self {
-            Self::Attention(attention) => attention.apply(x, pass, state, residual),
+            Self::Attention(attention) => attention.apply(x, None, pass, state, residual),
             Self::ShortConvolution(convolution) => convolution.apply(x, pass, state, residual),
             Self::GatedDeltaNet(delta) => delta.apply(x, pass, state, residual),
             Self::Mamba(mamba) => mamba.apply(x, pass, state, residual),

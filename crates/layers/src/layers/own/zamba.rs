@@ -202,7 +202,7 @@ impl SharedTransformer {
         let added = added.transpose()?;
         let attended = self
             .attention
-            .apply_adding(&normal, added.as_ref(), pass, keys, None)?;
+            .apply(&normal, added.as_ref(), pass, keys, None)?;
         let normal = self.feed_forward_norm.apply(&attended)?;
         let added = adapters.gate_up.apply(&normal, train)?;
         let both = self.gate_up.apply(&normal, Some(&added), train)?;

@@ -223,14 +223,9 @@ impl Attention {
     /// If the last dimension is not `d_model`, the rank is above 3, or a mask does not fit.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = Pass::new(context, x.dims())?;
-        pass.through(
-            Origin::new("attention", self.is_packed()),
-            x,
-            |x| match &self.packed {
-                Some(packed) => packed.apply(x, None, &pass, None, None),
-                None => self.apply(x, &pass, None, None),
-            },
-        )
+        pass.through(Origin::new("attention", self.is_packed()), x, |x| {
+            self.apply(x, None, &pass, None, None)
+        })
     }
 
     /// Computes cross-attention to the context's encoder output. Every query sees every encoder position that the

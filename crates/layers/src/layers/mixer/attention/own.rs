@@ -16,20 +16,9 @@ use crate::{
 };
 
 impl Attention {
-    /// Computes self-attention for positions after the cached ones, and adds the output to `residual`.
+    /// Computes self-attention for positions after the cached ones, and adds the output to `residual`. `added`, queries,
+    /// keys and values side by side, is added to the projections of the input.
     pub(in crate::layers) fn apply(
-        &self,
-        x: &Value,
-        pass: &Pass,
-        state: Option<&mut LayerState>,
-        residual: Option<&Value>,
-    ) -> Result<Value> {
-        self.apply_adding(x, None, pass, state, residual)
-    }
-
-    /// Computes self-attention like [`Self::apply`]. `added`, queries, keys and values side by side, is added to the
-    /// projections of the input.
-    pub(in crate::layers) fn apply_adding(
         &self,
         x: &Value,
         added: Option<&Value>,
