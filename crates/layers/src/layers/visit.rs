@@ -99,9 +99,10 @@ pub trait Visit {
 
 /// Joins a layer's role and the name of a part in it.
 pub(super) fn join(role: &str, name: impl std::fmt::Display) -> String {
-    match role {
-        "" => name.to_string(),
-        _ => format!("{role}.{name}"),
+    match (role, name.to_string()) {
+        ("", name) => name,
+        (_, name) if name.is_empty() => role.to_string(),
+        (_, name) => format!("{role}.{name}"),
     }
 }
 

@@ -72,7 +72,7 @@ impl MixerFacts {
     }
 
     /// Returns the properties of a block in which no position reads another.
-    pub(super) fn row_by_row(d_model: usize) -> Self {
+    pub(crate) fn row_by_row(d_model: usize) -> Self {
         Self {
             d_model,
             is_causal: true,

@@ -75,7 +75,7 @@ impl LightningConfig {
     }
 
     /// Returns the properties by which other parts of a model know this mixer.
-    pub(super) fn facts(&self) -> MixerFacts {
+    pub(crate) fn facts(&self) -> MixerFacts {
         MixerFacts::recurrent(self.d_model, self.width() * self.head_dim)
     }
 

@@ -72,7 +72,7 @@ impl MambaConfig {
     }
 
     /// Returns the properties by which other parts of a model know this mixer.
-    pub(super) fn facts(&self) -> MixerFacts {
+    pub(crate) fn facts(&self) -> MixerFacts {
         let rows = self.taps.saturating_sub(1);
         MixerFacts::recurrent(self.d_model, (rows + self.state_dim) * self.d_inner)
     }

@@ -131,7 +131,7 @@ impl Mamba2Config {
     }
 
     /// Returns the properties by which other parts of a model know this mixer.
-    pub(super) fn facts(&self) -> MixerFacts {
+    pub(crate) fn facts(&self) -> MixerFacts {
         let convolved = 2 * self.keys_width() + self.values_width();
         let state = self.values_width() * self.state_dim;
         MixerFacts::recurrent(

@@ -68,53 +68,26 @@ pub enum MixerConfig {
     },
 }
 
-impl From<AttentionConfig> for MixerConfig {
-    fn from(attention: AttentionConfig) -> Self {
-        Self::Attention(attention)
-    }
+macro_rules! kinds {
+    ($($kind:ident($config:ty)),+) => {
+        $(impl From<$config> for MixerConfig {
+            fn from(config: $config) -> Self {
+                Self::$kind(config.into())
+            }
+        })+
+    };
 }
 
-impl From<ShortConvolutionConfig> for MixerConfig {
-    fn from(convolution: ShortConvolutionConfig) -> Self {
-        Self::ShortConvolution(convolution)
-    }
-}
-
-impl From<GatedDeltaNetConfig> for MixerConfig {
-    fn from(delta: GatedDeltaNetConfig) -> Self {
-        Self::GatedDeltaNet(delta)
-    }
-}
-
-impl From<MambaConfig> for MixerConfig {
-    fn from(mamba: MambaConfig) -> Self {
-        Self::Mamba(mamba)
-    }
-}
-
-impl From<Mamba2Config> for MixerConfig {
-    fn from(mamba: Mamba2Config) -> Self {
-        Self::Mamba2(mamba)
-    }
-}
-
-impl From<RgLruConfig> for MixerConfig {
-    fn from(lru: RgLruConfig) -> Self {
-        Self::RgLru(lru)
-    }
-}
-
-impl From<LightningConfig> for MixerConfig {
-    fn from(lightning: LightningConfig) -> Self {
-        Self::Lightning(lightning)
-    }
-}
-
-impl From<HybridHeadsConfig> for MixerConfig {
-    fn from(heads: HybridHeadsConfig) -> Self {
-        Self::HybridHeads(heads.into())
-    }
-}
+kinds!(
+    Attention(AttentionConfig),
+    ShortConvolution(ShortConvolutionConfig),
+    GatedDeltaNet(GatedDeltaNetConfig),
+    Mamba(MambaConfig),
+    Mamba2(Mamba2Config),
+    RgLru(RgLruConfig),
+    Lightning(LightningConfig),
+    HybridHeads(HybridHeadsConfig)
+);
 
 impl MixerConfig {
     /// Returns the attention, alone or beside Mamba-2.

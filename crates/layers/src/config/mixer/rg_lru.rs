@@ -68,7 +68,7 @@ impl RgLruConfig {
     }
 
     /// Returns the properties by which other parts of a model know this mixer.
-    pub(super) fn facts(&self) -> MixerFacts {
+    pub(crate) fn facts(&self) -> MixerFacts {
         MixerFacts::recurrent(self.d_model, self.taps * self.d_inner)
     }
 

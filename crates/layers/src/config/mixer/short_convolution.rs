@@ -45,7 +45,7 @@ impl ShortConvolutionConfig {
     }
 
     /// Returns the properties by which other parts of a model know this mixer.
-    pub(super) fn facts(&self) -> MixerFacts {
+    pub(crate) fn facts(&self) -> MixerFacts {
         MixerFacts::recurrent(self.d_model, self.taps.saturating_sub(1) * self.d_model)
     }
 

@@ -9,7 +9,7 @@ use candle_blocks_kernels::rows::{ActivationFunction, RowNorm, Source, elements 
 use candle_blocks_kernels::{memory::lend, scratch};
 use candle_core::Result;
 
-use crate::config::{Precision, getters};
+use crate::config::getters;
 use crate::layers::linear::packed::{PackedProduct, check_inputs, whole_weight};
 use crate::layers::norm::packed::row_norm;
 use crate::layers::packed::stored::pack_codes;
@@ -401,7 +401,7 @@ mod tests {
         };
         let exact = network(&|codes| Weight::Dense(kept(codes).tensor().unwrap()));
         let coded = network(&kept);
-        let packing = Packing::new(Precision::AsStored).unwrap();
+        let packing = Packing::new(crate::config::Precision::AsStored).unwrap();
         let packed = coded.packed(&packing).unwrap();
         let x = numbers((5, D_IN));
         let expected = exact.forward(&x).unwrap();

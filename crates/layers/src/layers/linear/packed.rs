@@ -7,7 +7,7 @@ use candle_blocks_kernels::{Cpu, memory::lend, rows::Source, scratch};
 use candle_core::{DType, Device, Result, Tensor, bail};
 use half::{bf16, f16};
 
-use crate::config::{Precision, getters};
+use crate::config::getters;
 use crate::layers::packed::stored::{Coded, pack_codes};
 use crate::layers::packed::{Packing, elements, packs, with_elements};
 use crate::layers::{Linear, Packed, Weight};

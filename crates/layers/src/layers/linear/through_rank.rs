@@ -30,11 +30,7 @@ impl ThroughRank {
     }
 
     pub fn packed(&self, packing: &Packing) -> Result<Self> {
-        let low = self.low.as_ref();
-        Ok(Self {
-            low: low.map(|low| low.packed(&packing.at("low"))).transpose()?,
-            full: self.full.packed(packing)?,
-        })
+        packing.linears_of(self)
     }
 
     pub fn apply(&self, x: &Value, train: bool) -> Result<Value> {

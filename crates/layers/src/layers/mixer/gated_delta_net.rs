@@ -3,14 +3,11 @@
 use candle_blocks_kernels::recurrence::{Rule, StateHeads};
 use candle_core::{Device, Result, Tensor};
 
-use super::passes::passes;
-use super::recurrent::{
-    ChannelDecay, ConvolvedProjection, Decay, RecurrentPass, in_heads, packed_norm,
-};
-use crate::config::{Activation, DeltaForm, GatedDeltaNetConfig, NormConfig, Precision, getters};
+use super::layer::recurrent;
+use super::recurrent::{ChannelDecay, ConvolvedProjection, Decay, RecurrentPass, in_heads};
+use crate::config::{Activation, DeltaForm, GatedDeltaNetConfig, NormConfig, getters};
 use crate::layers::linear::ThroughRank;
-use crate::layers::packed::{Packing, packs};
-use crate::layers::visit::parts;
+use crate::layers::packed::Packing;
 use crate::layers::{Linear, Norm, ParameterSource};
 use crate::layers::{pass::Pass, state::LayerState};
 use crate::ops::{Value, wide};
@@ -45,8 +42,6 @@ pub struct GatedDeltaNet {
     output: Linear,
     is_packed: bool,
 }
-
-packs!(GatedDeltaNet);
 
 impl GatedDeltaNet {
     /// Creates the layer with parameters from `vb`: the projections `query` and `key` `[n_key_heads · key_dim, d_model]`,
@@ -118,40 +113,25 @@ impl GatedDeltaNet {
 
     /// Returns the dimensions of each part in the state after the batch: the three convolutions' last rows, and each value
     /// head's state.
-    pub(super) fn state_dims(&self) -> [Vec<usize>; 4] {
-        let GatedDeltaNetConfig {
-            taps,
-            n_value_heads,
-            key_dim,
-            value_dim,
-            ..
-        } = self.config;
-        let [keys, values] = [self.config.keys_width(), self.config.values_width()];
-        let rows = |width| vec![taps - 1, width];
-        let state = vec![n_value_heads, key_dim, value_dim];
+    fn state_dims(&self) -> [Vec<usize>; 4] {
+        let of = &self.config;
+        let [keys, values] = [of.keys_width(), of.values_width()];
+        let rows = |width| vec![of.taps - 1, width];
+        let state = vec![of.n_value_heads, of.key_dim, of.value_dim];
         [rows(keys), rows(keys), rows(values), state]
     }
 
-    /// Factors of a state stay in f32 in every precision.
-    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
-        let [of_query, of_key] = self.units.each_ref().map(packed_norm);
+    fn packed(&self, packing: &Packing) -> Result<Self> {
+        let [of_query, of_key] = self.units.each_ref().map(Norm::packed);
         Ok(Self {
-            config: self.config,
-            query: self.query.packed(&packing.at("query"))?,
-            key: self.key.packed(&packing.at("key"))?,
-            value: self.value.packed(&packing.at("value"))?,
-            gate: self.gate.packed(&packing.at("gate"))?,
-            write: self.write.packed(&packing.exact().at("write"))?,
-            decay: self.decay.packed(&packing.at("decay"))?,
             units: [of_query?, of_key?],
-            norm: packed_norm(&self.norm)?,
-            output: self.output.packed(&packing.at("output"))?,
-            is_packed: true,
+            norm: self.norm.packed()?,
+            ..self.with_packed_parts(packing)?
         })
     }
 
     /// Computes the output for positions after the state's, and adds it to `residual`.
-    pub(super) fn apply(
+    fn apply(
         &self,
         x: &Value,
         pass: &Pass,
@@ -204,7 +184,5 @@ impl GatedDeltaNet {
     }
 }
 
-parts!(GatedDeltaNet: Self { query, key, value, gate, write, decay, output, .. }
-    => [] [query, key, value, gate, write, decay, output]);
-
-passes!(GatedDeltaNet, "gated delta rule", is_packed);
+recurrent!(GatedDeltaNet: GatedDeltaNet, "gated delta rule", DELTA,
+    [query, key, value, gate, write exact, decay, output]);

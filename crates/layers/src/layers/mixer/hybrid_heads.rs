@@ -1,12 +1,13 @@
 //! Attention and Mamba-2 side by side on the same input.
 
+use candle_blocks_kernels::memory::LargePages;
 use candle_core::Result;
 
-use super::passes::passes;
-use super::{Attention, Mamba2};
-use crate::config::{HybridHeadsConfig, Precision, getters};
+use super::layer::{MixerLayer, passes};
+use super::{Attention, Mamba2, Mixer};
+use crate::config::{HybridHeadsConfig, MixerFacts, getters};
 use crate::layers::ParameterSource;
-use crate::layers::packed::{Packing, packs};
+use crate::layers::packed::Packing;
 use crate::layers::visit::parts;
 use crate::layers::{pass::Pass, state::LayerState};
 use crate::ops::Value;
@@ -33,8 +34,6 @@ pub struct HybridHeads {
     /// The factors on the outputs of attention and Mamba-2.
     multipliers: [f64; 2],
 }
-
-packs!(HybridHeads);
 
 impl HybridHeads {
     /// Creates the layer with the attention's parameters from `vb`, under the names in [`Attention::new`], and Mamba-2's
@@ -66,16 +65,43 @@ impl HybridHeads {
         heads.with_multipliers(self.multipliers)
     }
 
-    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
+    fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(Self {
             attention: self.attention.packed(packing)?,
             mamba: self.mamba.packed(&packing.at(super::MAMBA))?,
             multipliers: self.multipliers,
         })
     }
+}
 
-    /// Computes the output for positions after the state's, and adds it to `residual`.
-    pub(super) fn apply(
+impl MixerLayer for HybridHeads {
+    fn name(&self) -> &'static str {
+        "hybrid heads"
+    }
+
+    fn facts(&self) -> MixerFacts {
+        self.mamba.facts().after(Some(self.attention.config()))
+    }
+
+    fn is_packed(&self) -> bool {
+        self.mamba.is_packed()
+    }
+
+    fn packed_mixer(&self, packing: &Packing) -> Result<Mixer> {
+        Ok(Mixer::HybridHeads(self.packed(packing)?.into()))
+    }
+
+    fn new_state(&self, pages: &LargePages) -> LayerState {
+        LayerState::pair(self.attention.new_state(pages), self.mamba.new_state(pages))
+    }
+
+    fn check_state(&self, state: &LayerState, batch: usize) -> Result<()> {
+        let [keys, states] = state.check_pair()?;
+        self.attention.check_state(keys, batch)?;
+        self.mamba.check_state(states, batch)
+    }
+
+    fn apply(
         &self,
         x: &Value,
         pass: &Pass,
@@ -95,4 +121,4 @@ impl HybridHeads {
 
 parts!(HybridHeads: Self { attention, mamba, .. } => [attention] [mamba]);
 
-passes!(HybridHeads, "hybrid heads", mamba.is_packed());
+passes!(HybridHeads);

@@ -3,11 +3,10 @@
 use candle_blocks_kernels::recurrence::{Rule, StateHeads};
 use candle_core::{Device, Result, Tensor};
 
-use super::passes::passes;
-use super::recurrent::{RecurrentPass, packed_norm};
-use crate::config::{Activation, LightningConfig, Precision, getters};
-use crate::layers::packed::{Packing, packs};
-use crate::layers::visit::parts;
+use super::layer::recurrent;
+use super::recurrent::RecurrentPass;
+use crate::config::{Activation, LightningConfig, getters};
+use crate::layers::packed::Packing;
 use crate::layers::{Linear, Norm, ParameterSource};
 use crate::layers::{pass::Pass, state::LayerState};
 use crate::ops::{Value, record};
@@ -39,8 +38,6 @@ pub struct LightningAttention {
     is_packed: bool,
 }
 
-packs!(LightningAttention);
-
 impl LightningAttention {
     /// Creates the layer with parameters from `vb`: the projections `query`, `key`, `value` and `gate`
     /// `[n_heads · head_dim, d_model]` and `output` `[d_model, n_heads · head_dim]`, without biases, and `norm`
@@ -71,29 +68,20 @@ impl LightningAttention {
     }
 
     /// Returns the dimensions of the state after the batch.
-    pub(super) fn state_dims(&self) -> [Vec<usize>; 1] {
-        let LightningConfig {
-            n_heads, head_dim, ..
-        } = self.config;
-        [vec![n_heads, head_dim, head_dim]]
+    fn state_dims(&self) -> [Vec<usize>; 1] {
+        let of = &self.config;
+        [vec![of.n_heads, of.head_dim, of.head_dim]]
     }
 
-    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
-        let packed = |of: &Linear, name: &str| of.packed(&packing.at(name));
+    fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(Self {
-            config: self.config,
-            query: packed(&self.query, "query")?,
-            key: packed(&self.key, "key")?,
-            value: packed(&self.value, "value")?,
-            gate: packed(&self.gate, "gate")?,
-            norm: packed_norm(&self.norm)?,
-            output: packed(&self.output, "output")?,
-            is_packed: true,
+            norm: self.norm.packed()?,
+            ..self.with_packed_parts(packing)?
         })
     }
 
     /// Computes the output for positions after the state's, and adds it to `residual`.
-    pub(super) fn apply(
+    fn apply(
         &self,
         x: &Value,
         pass: &Pass,
@@ -149,7 +137,5 @@ fn each_row(like: &Value, numbers: &[f64]) -> Result<Value> {
     like.beside(&numbers.broadcast_as(dims)?.contiguous()?)
 }
 
-parts!(LightningAttention: Self { query, key, value, gate, output, .. }
-    => [] [query, key, value, gate, output]);
-
-passes!(LightningAttention, "lightning attention", is_packed);
+recurrent!(Lightning: LightningAttention, "lightning attention", LIGHTNING,
+    [query, key, value, gate, output]);

@@ -3,10 +3,10 @@
 use candle_core::{DType, Result, Tensor};
 use candle_nn::Init;
 
-use super::passes::passes;
-use super::recurrent::{ConvolvedProjection, RecurrentPass, packed_norm, single, widened};
-use crate::config::{Activation, MambaConfig, NormConfig, Precision, getters};
-use crate::layers::packed::{Packing, packs};
+use super::layer::recurrent;
+use super::recurrent::{ConvolvedProjection, RecurrentPass, single, widened};
+use crate::config::{Activation, MambaConfig, NormConfig, getters};
+use crate::layers::packed::Packing;
 use crate::layers::visit::parts;
 use crate::layers::{Linear, Norm, ParameterSource};
 use crate::layers::{pass::Pass, state::LayerState};
@@ -50,8 +50,6 @@ struct NormedProjection {
     projection: Linear,
     norm: Option<Norm>,
 }
-
-packs!(Mamba);
 
 impl Mamba {
     /// Creates the layer with parameters from `vb`: the projections `value` and `gate` `[d_inner, d_model]`, `decay`
@@ -114,35 +112,22 @@ impl Mamba {
 
     /// Returns the dimensions of each part in the state after the batch: the convolution's last rows, and the channels'
     /// states.
-    pub(super) fn state_dims(&self) -> [Vec<usize>; 2] {
-        let MambaConfig {
-            d_inner,
-            state_dim,
-            taps,
-            ..
-        } = self.config;
-        [vec![taps - 1, d_inner], vec![state_dim, d_inner]]
+    fn state_dims(&self) -> [Vec<usize>; 2] {
+        let MambaConfig { d_inner, .. } = self.config;
+        [self.config.taps - 1, self.config.state_dim].map(|rows| vec![rows, d_inner])
     }
 
-    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
+    fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(Self {
-            config: self.config,
-            value: self.value.packed(&packing.at("value"))?,
-            gate: self.gate.packed(&packing.at("gate"))?,
-            decay: self.decay.packed(&packing.at("decay"))?,
-            key: self.key.packed(&packing.at("key"))?,
-            query: self.query.packed(&packing.at("query"))?,
-            step: self.step.packed(&packing.at("step"))?,
             step_bias: single(&self.step_bias)?,
             rate: single(&self.rates(DType::F32)?)?,
             skip: single(&self.skip)?,
-            output: self.output.packed(&packing.at("output"))?,
-            is_packed: true,
+            ..self.with_packed_parts(packing)?
         })
     }
 
     /// Computes the output for positions after the state's, and adds it to `residual`.
-    pub(super) fn apply(
+    fn apply(
         &self,
         x: &Value,
         pass: &Pass,
@@ -190,8 +175,8 @@ impl Mamba {
 impl NormedProjection {
     fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(Self {
-            projection: self.projection.packed(packing)?,
-            norm: self.norm.as_ref().map(packed_norm).transpose()?,
+            norm: self.norm.as_ref().map(Norm::packed).transpose()?,
+            ..packing.linears_of(self)?
         })
     }
 
@@ -206,7 +191,5 @@ impl NormedProjection {
 
 parts!(NormedProjection: Self { projection, .. } => [projection] []);
 
-parts!(Mamba: Self { value, gate, decay, key, query, step, output, .. }
-    => [] [value, gate, decay, key, query, step, output]);
-
-passes!(Mamba, "Mamba", is_packed);
+recurrent!(Mamba: Mamba, "Mamba", SELECTIVE,
+    [value, gate, decay, key, query, step, output]);

@@ -4,12 +4,11 @@ use candle_blocks_kernels::recurrence::{Rule, StateHeads};
 use candle_core::{DType, Result, Tensor};
 use candle_nn::Init;
 
-use super::passes::passes;
+use super::layer::recurrent;
 use super::recurrent::{ConvolvedProjection, Decay, RecurrentPass};
-use super::recurrent::{in_heads, packed_norm, single, widened};
-use crate::config::{Activation, Mamba2Config, Mamba2Norm, NormConfig, Precision, getters};
-use crate::layers::packed::{Packing, packs};
-use crate::layers::visit::parts;
+use super::recurrent::{in_heads, single, widened};
+use crate::config::{Activation, Mamba2Config, Mamba2Norm, NormConfig, getters};
+use crate::layers::packed::Packing;
 use crate::layers::{Linear, Norm, ParameterSource};
 use crate::layers::{pass::Pass, state::LayerState};
 use crate::ops::{Value, record, wide};
@@ -52,8 +51,6 @@ struct GroupNorm {
     unit: Norm,
     weight: Tensor,
 }
-
-packs!(Mamba2);
 
 impl Mamba2 {
     /// Creates the layer with parameters from `vb`: the projections `value` and `gate` `[n_heads · head_dim, d_model]`,
@@ -110,38 +107,25 @@ impl Mamba2 {
 
     /// Returns the dimensions of each part in the state after the batch: the three convolutions' last rows, and each head's
     /// state.
-    pub(super) fn state_dims(&self) -> [Vec<usize>; 4] {
-        let Mamba2Config {
-            taps,
-            n_heads,
-            head_dim,
-            state_dim,
-            ..
-        } = self.config;
-        let [keys, values] = [self.config.keys_width(), self.config.values_width()];
-        let rows = |width| vec![taps - 1, width];
-        let state = vec![n_heads, state_dim, head_dim];
+    fn state_dims(&self) -> [Vec<usize>; 4] {
+        let of = &self.config;
+        let [keys, values] = [of.keys_width(), of.values_width()];
+        let rows = |width| vec![of.taps - 1, width];
+        let state = vec![of.n_heads, of.state_dim, of.head_dim];
         [rows(values), rows(keys), rows(keys), state]
     }
 
-    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
+    pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {
         let norm = self.norm.as_ref().map(GroupNorm::packed).transpose()?;
         Ok(Self {
-            config: self.config,
-            value: self.value.packed(&packing.at("value"))?,
-            key: self.key.packed(&packing.at("key"))?,
-            query: self.query.packed(&packing.at("query"))?,
-            gate: self.gate.packed(&packing.at("gate"))?,
-            decay: self.decay.packed(&packing.at("decay"))?,
             skip: single(&self.skip_of_columns(DType::F32)?)?,
             norm,
-            output: self.output.packed(&packing.at("output"))?,
-            is_packed: true,
+            ..self.with_packed_parts(packing)?
         })
     }
 
     /// Computes the output for positions after the state's, and adds it to `residual`.
-    pub(super) fn apply(
+    fn apply(
         &self,
         x: &Value,
         pass: &Pass,
@@ -209,7 +193,7 @@ impl Mamba2 {
 impl GroupNorm {
     fn packed(&self) -> Result<Self> {
         Ok(Self {
-            unit: packed_norm(&self.unit)?,
+            unit: self.unit.packed()?,
             weight: single(&self.weight)?,
         })
     }
@@ -224,7 +208,5 @@ impl GroupNorm {
     }
 }
 
-parts!(Mamba2: Self { value, key, query, gate, decay, output, .. }
-    => [] [value, key, query, gate, decay, output]);
-
-passes!(Mamba2, "Mamba-2", is_packed);
+recurrent!(Mamba2: Mamba2, "Mamba-2", MAMBA,
+    [value, key, query, gate, decay, output]);

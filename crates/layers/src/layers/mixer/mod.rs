@@ -11,14 +11,15 @@ use crate::layers::state::LayerState;
 use crate::layers::visit::parts;
 use crate::layers::{ParameterSource, pass::Pass};
 use crate::ops::Value;
+use layer::MixerLayer;
 
 mod attention;
 mod gated_delta_net;
 mod hybrid_heads;
+mod layer;
 mod lightning;
 mod mamba;
 mod mamba2;
-mod passes;
 mod recurrent;
 mod rg_lru;
 mod short_convolution;
@@ -126,101 +127,56 @@ impl Mixer {
         match self {
             Self::Attention(attention) => Ok(attention),
             Self::HybridHeads(heads) => Ok(heads.attention()),
-            other => bail!("the mixer is {}, not attention", other.config().kind()),
+            other => {
+                let kind = other.layer().map_or("absent", |of| of.name());
+                bail!("the mixer is {kind}, not attention")
+            }
         }
     }
 
     /// Returns the properties that other parts of a model depend on.
     pub fn facts(&self) -> MixerFacts {
-        match self {
-            Self::Attention(attention) => attention.config().facts(),
-            other => other.config().facts(),
-        }
+        self.layer()
+            .map_or_else(MixerFacts::row_by_row, |of| of.facts())
     }
 
-    /// Returns the configuration.
-    fn config(&self) -> MixerConfig {
-        match self {
-            Self::Attention(attention) => attention.config().clone().into(),
-            Self::ShortConvolution(convolution) => (*convolution.config()).into(),
-            Self::GatedDeltaNet(delta) => (*delta.config()).into(),
-            Self::Mamba(mamba) => (*mamba.config()).into(),
-            Self::Mamba2(mamba) => (*mamba.config()).into(),
-            Self::RgLru(lru) => (*lru.config()).into(),
-            Self::Lightning(lightning) => (*lightning.config()).into(),
-            Self::HybridHeads(heads) => heads.config().into(),
-            &Self::Absent { d_model } => MixerConfig::Absent { d_model },
-        }
+    /// Returns the layer, or the width of an absent mixer.
+    fn layer(&self) -> std::result::Result<&dyn MixerLayer, usize> {
+        Ok(match self {
+            Self::Attention(attention) => attention,
+            Self::ShortConvolution(convolution) => convolution,
+            Self::GatedDeltaNet(delta) => delta,
+            Self::Mamba(mamba) => mamba,
+            Self::Mamba2(mamba) => mamba,
+            Self::RgLru(lru) => lru,
+            Self::Lightning(lightning) => lightning,
+            Self::HybridHeads(heads) => &**heads,
+            &Self::Absent { d_model } => return Err(d_model),
+        })
     }
 
     /// Returns true if the weights are packed.
     pub(super) fn is_packed(&self) -> bool {
-        match self {
-            Self::Attention(attention) => attention.is_packed(),
-            Self::ShortConvolution(convolution) => convolution.is_packed(),
-            Self::GatedDeltaNet(delta) => delta.is_packed(),
-            Self::Mamba(mamba) => mamba.is_packed(),
-            Self::Mamba2(mamba) => mamba.is_packed(),
-            Self::RgLru(lru) => lru.is_packed(),
-            Self::Lightning(lightning) => lightning.is_packed(),
-            Self::HybridHeads(heads) => heads.is_packed(),
-            Self::Absent { .. } => false,
-        }
+        self.layer().is_ok_and(MixerLayer::is_packed)
     }
 
     /// Returns the mixer with packed weights.
     pub(super) fn packed(&self, packing: &Packing) -> Result<Self> {
-        Ok(match self {
-            Self::Attention(attention) => Self::Attention(attention.packed(packing)?),
-            Self::ShortConvolution(convolution) => {
-                Self::ShortConvolution(convolution.packed(&packing.at(CONVOLUTION))?)
-            }
-            Self::GatedDeltaNet(delta) => Self::GatedDeltaNet(delta.packed(&packing.at(DELTA))?),
-            Self::Mamba(mamba) => Self::Mamba(mamba.packed(&packing.at(SELECTIVE))?),
-            Self::Mamba2(mamba) => Self::Mamba2(mamba.packed(&packing.at(MAMBA))?),
-            Self::RgLru(lru) => Self::RgLru(lru.packed(&packing.at(LRU))?),
-            Self::Lightning(of) => Self::Lightning(of.packed(&packing.at(LIGHTNING))?),
-            Self::HybridHeads(heads) => Self::HybridHeads(heads.packed(packing)?.into()),
-            Self::Absent { .. } => self.clone(),
-        })
+        self.layer()
+            .map_or_else(|_| Ok(self.clone()), |of| of.packed_mixer(packing))
     }
 
     /// Creates the empty state for a cache. A packed mixer allocates from `pages`.
     pub(super) fn new_state(&self, pages: &LargePages) -> LayerState {
-        match self {
-            Self::Attention(attention) => of_attention(attention, pages),
-            Self::ShortConvolution(_)
-            | Self::GatedDeltaNet(_)
-            | Self::Mamba(_)
-            | Self::Mamba2(_)
-            | Self::RgLru(_)
-            | Self::Lightning(_) => LayerState::recurrent(),
-            Self::HybridHeads(heads) => {
-                let keys = of_attention(heads.attention(), pages);
-                LayerState::pair(keys, LayerState::recurrent())
-            }
-            Self::Absent { .. } => LayerState::absent(),
-        }
+        self.layer()
+            .map_or_else(|_| LayerState::absent(), |of| of.new_state(pages))
     }
 
     /// # Errors
     /// If the state belongs to another mixer or another number of sequences.
     pub(super) fn check_state(&self, state: &LayerState, batch: usize) -> Result<()> {
-        match self {
-            Self::Attention(attention) => check_attention(attention, state, batch),
-            Self::ShortConvolution(of) => state.check_recurrent(batch, &of.state_dims()),
-            Self::GatedDeltaNet(of) => state.check_recurrent(batch, &of.state_dims()),
-            Self::Mamba(of) => state.check_recurrent(batch, &of.state_dims()),
-            Self::Mamba2(of) => state.check_recurrent(batch, &of.state_dims()),
-            Self::RgLru(of) => state.check_recurrent(batch, &of.state_dims()),
-            Self::Lightning(of) => state.check_recurrent(batch, &of.state_dims()),
-            Self::HybridHeads(of) => {
-                let [keys, states] = state.check_pair()?;
-                check_attention(of.attention(), keys, batch)?;
-                states.check_recurrent(batch, &of.mamba().state_dims())
-            }
-            Self::Absent { .. } => state.check_absent(),
-        }
+        self.layer()
+            .map_or_else(|_| state.check_absent(), |of| of.check_state(state, batch))
     }
 
     /// Computes the output for positions after the cached ones, and adds it to `residual`.
@@ -231,48 +187,17 @@ impl Mixer {
         state: Option<&mut LayerState>,
         residual: Option<&Value>,
     ) -> Result<Value> {
-        match self {
-            Self::Attention(attention) => attention.apply(x, None, pass, state, residual),
-            Self::ShortConvolution(convolution) => convolution.apply(x, pass, state, residual),
-            Self::GatedDeltaNet(delta) => delta.apply(x, pass, state, residual),
-            Self::Mamba(mamba) => mamba.apply(x, pass, state, residual),
-            Self::Mamba2(mamba) => mamba.apply(x, pass, state, residual),
-            Self::RgLru(lru) => lru.apply(x, pass, state, residual),
-            Self::Lightning(lightning) => lightning.apply(x, pass, state, residual),
-            Self::HybridHeads(heads) => heads.apply(x, pass, state, residual),
-            Self::Absent { .. } => match residual {
-                Some(residual) => Ok(residual.clone()),
-                None => pass.requested_rows(x.clone())?.zeros(),
-            },
+        match (self.layer(), residual) {
+            (Ok(layer), _) => layer.apply(x, pass, state, residual),
+            (Err(_), Some(residual)) => Ok(residual.clone()),
+            (Err(_), None) => pass.requested_rows(x.clone())?.zeros(),
         }
     }
-}
-
-/// Creates the empty state of an attention. A packed one allocates from `pages`.
-fn of_attention(attention: &Attention, pages: &LargePages) -> LayerState {
-    match attention.is_packed() {
-        true => LayerState::panels(pages),
-        false => LayerState::rows(),
-    }
-}
-
-fn check_attention(attention: &Attention, state: &LayerState, batch: usize) -> Result<()> {
-    let packed = attention.packed.as_ref();
-    state.check(packed.map(|packed| packed.cached(batch)))
 }
 
 impl ModuleT for Mixer {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        match self {
-            Self::Attention(attention) => attention.forward_t(x, train),
-            Self::ShortConvolution(convolution) => convolution.forward_t(x, train),
-            Self::GatedDeltaNet(delta) => delta.forward_t(x, train),
-            Self::Mamba(mamba) => mamba.forward_t(x, train),
-            Self::Mamba2(mamba) => mamba.forward_t(x, train),
-            Self::RgLru(lru) => lru.forward_t(x, train),
-            Self::Lightning(lightning) => lightning.forward_t(x, train),
-            Self::HybridHeads(heads) => heads.forward_t(x, train),
-            Self::Absent { .. } => x.zeros_like(),
-        }
+        self.layer()
+            .map_or_else(|_| x.zeros_like(), |of| of.forward_t(x, train))
     }
 }

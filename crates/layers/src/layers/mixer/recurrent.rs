@@ -11,7 +11,7 @@ use crate::config::{Activation, LinearConfig};
 use crate::layers::linear::{ThroughRank, packed::plain};
 use crate::layers::state::{LayerState, Recurrent};
 use crate::layers::visit::parts;
-use crate::layers::{Linear, Norm, ParameterSource, packed::Packing, pass::Pass};
+use crate::layers::{Linear, ParameterSource, packed::Packing, pass::Pass};
 use crate::ops::{
     Recurrence, SelectiveScan, Sequences, TapTable, Value, record, record_conversion,
 };
@@ -312,12 +312,6 @@ pub(super) fn single(of: &Tensor) -> Result<Tensor> {
 pub(super) fn taps_apart(weight: &Tensor) -> Result<Tensor> {
     let by_tap = single(weight)?.permute((2, 1, 0))?.contiguous()?;
     by_tap.permute((2, 1, 0))
-}
-
-/// Returns a packed layer's norm.
-pub(super) fn packed_norm(of: &Norm) -> Result<Norm> {
-    let bias = of.bias().map(single).transpose()?;
-    Norm::from_parts(single(of.weight())?, bias, *of.config())
 }
 
 /// Returns the rows with a dimension for heads of this width.

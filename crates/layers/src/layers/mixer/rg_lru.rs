@@ -3,10 +3,10 @@
 use candle_core::{DType, Result, Tensor};
 use candle_nn::Init;
 
-use super::passes::passes;
+use super::layer::recurrent;
 use super::recurrent::{ConvolvedProjection, RecurrentPass, single, widened};
-use crate::config::{Activation, LinearConfig, Precision, RgLruConfig, getters};
-use crate::layers::packed::{Packing, packs};
+use crate::config::{Activation, LinearConfig, RgLruConfig, getters};
+use crate::layers::packed::Packing;
 use crate::layers::visit::parts;
 use crate::layers::{Linear, ParameterSource};
 use crate::layers::{pass::Pass, state::LayerState};
@@ -32,8 +32,8 @@ pub struct RgLru {
     config: RgLruConfig,
     value: ConvolvedProjection,
     gate: Linear,
-    input_gate: Vec<Linear>,
-    recurrence_gate: Vec<Linear>,
+    input_gate: HeadGate,
+    recurrence_gate: HeadGate,
     /// A packed layer has its softplus.
     rate: Tensor,
     /// The scan's rates, which are -1: `[1, d_inner]`.
@@ -44,8 +44,6 @@ pub struct RgLru {
 
 /// The factor on steps.
 const SHARPNESS: f64 = 8.0;
-
-packs!(RgLru);
 
 impl RgLru {
     /// Creates the layer with parameters from `vb`: the projections `value` and `gate` `[d_inner, d_model]`, `input_gate.{h}`
@@ -68,7 +66,8 @@ impl RgLru {
         let width = config.head_dim();
         let gate = |name: &str| {
             let of_head = |h| linear(vb.pp(name).pp(h), width, width);
-            (0..config.n_heads).map(of_head).collect::<Result<_>>()
+            let of_heads = (0..config.n_heads).map(of_head).collect::<Result<_>>();
+            of_heads.map(HeadGate)
         };
         Ok(Self {
             config: *config,
@@ -92,32 +91,20 @@ impl RgLru {
 
     /// Returns the dimensions of each part in the state after the batch: the convolution's last rows, and the channels'
     /// states.
-    pub(super) fn state_dims(&self) -> [Vec<usize>; 2] {
-        let RgLruConfig { d_inner, taps, .. } = self.config;
-        [vec![taps - 1, d_inner], vec![1, d_inner]]
+    fn state_dims(&self) -> [Vec<usize>; 2] {
+        [self.config.taps - 1, 1].map(|rows| vec![rows, self.config.d_inner])
     }
 
-    /// The recurrence's gates stay in f32 in every precision: few weights, on which all later positions depend.
-    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
-        let gate = |of: &[Linear], packing: Packing| {
-            let of_head = |(h, of): (usize, &Linear)| of.packed(&packing.at(h));
-            of.iter().enumerate().map(of_head).collect::<Result<_>>()
-        };
+    fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(Self {
-            config: self.config,
-            value: self.value.packed(&packing.at("value"))?,
-            gate: self.gate.packed(&packing.at("gate"))?,
-            input_gate: gate(&self.input_gate, packing.at("input_gate"))?,
-            recurrence_gate: gate(&self.recurrence_gate, packing.exact().at("recurrence_gate"))?,
             rate: single(&self.rates(DType::F32)?)?,
             unit: single(&self.unit)?,
-            output: self.output.packed(&packing.at("output"))?,
-            is_packed: true,
+            ..self.with_packed_parts(packing)?
         })
     }
 
     /// Computes the output for positions after the state's, and adds it to `residual`.
-    pub(super) fn apply(
+    fn apply(
         &self,
         x: &Value,
         pass: &Pass,
@@ -129,9 +116,12 @@ impl RgLru {
         let value = states.convolved(&self.value, 1.0)?;
         let rows = value.to_dtype(dtype)?;
         let rate = self.rates(value.dtype())?;
-        let steps = gates(&self.recurrence_gate, &rows, train)?.multiply_rows(&rate)?;
+        let steps = self
+            .recurrence_gate
+            .apply(&rows, train)?
+            .multiply_rows(&rate)?;
         let steps = states.beginning(steps.scale(SHARPNESS)?)?;
-        let written = gates(&self.input_gate, &rows, train)?;
+        let written = self.input_gate.apply(&rows, train)?;
         let written = written.gate(&value, Activation::Identity, None)?;
         let written = written.gate(&steps.decay_complement()?, Activation::Identity, None)?;
         let mut one = value.dims().to_vec();
@@ -155,24 +145,34 @@ impl RgLru {
     }
 }
 
-/// Returns the sigmoids of a projection for each head, in f32 or f64.
-fn gates(of: &[Linear], rows: &Value, train: bool) -> Result<Value> {
-    let width = of[0].shape().0;
-    let mut all: Option<Value> = None;
-    for (h, of) in of.iter().enumerate() {
-        let own = of.apply(&rows.columns(h * width..(h + 1) * width), None, train)?;
-        let n = own.dims().iter().product::<usize>() / width;
-        let own = own.widened()?.reshape(vec![n, 1, width])?;
-        all = Some(match all {
-            Some(all) => all.joined(&own)?,
-            None => own,
-        });
+/// The sigmoids of a projection for each head.
+#[derive(Clone, Debug)]
+struct HeadGate(Vec<Linear>);
+
+impl HeadGate {
+    fn packed(&self, packing: &Packing) -> Result<Self> {
+        packing.linears_of(self)
     }
-    let all = all.map_or_else(|| rows.widened(), |all| all.reshape(rows.dims().to_vec()))?;
-    all.activate(Activation::Sigmoid)
+
+    /// Returns the gates in f32 or f64.
+    fn apply(&self, rows: &Value, train: bool) -> Result<Value> {
+        let width = self.0[0].shape().0;
+        let mut all: Option<Value> = None;
+        for (h, of) in self.0.iter().enumerate() {
+            let own = of.apply(&rows.columns(h * width..(h + 1) * width), None, train)?;
+            let n = own.dims().iter().product::<usize>() / width;
+            let own = own.widened()?.reshape(vec![n, 1, width])?;
+            all = Some(match all {
+                Some(all) => all.joined(&own)?,
+                None => own,
+            });
+        }
+        let all = all.map_or_else(|| rows.widened(), |all| all.reshape(rows.dims().to_vec()))?;
+        all.activate(Activation::Sigmoid)
+    }
 }
 
-parts!(RgLru: Self { value, gate, input_gate, recurrence_gate, output, .. }
-    => [] [value, gate, input_gate, recurrence_gate, output]);
+parts!(HeadGate: Self(heads) => [heads] []);
 
-passes!(RgLru, "RG-LRU", is_packed);
+recurrent!(RgLru: RgLru, "RG-LRU", LRU,
+    [value, gate, input_gate, recurrence_gate exact, output]);

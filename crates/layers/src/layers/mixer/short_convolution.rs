@@ -2,12 +2,11 @@
 
 use candle_core::{Result, Tensor};
 
-use super::passes::passes;
+use super::layer::recurrent;
 use super::recurrent::{single, taps_apart};
-use crate::config::{Activation, LinearConfig, Precision, ShortConvolutionConfig, getters};
-use crate::layers::packed::{Packing, packs};
+use crate::config::{Activation, LinearConfig, ShortConvolutionConfig, getters};
+use crate::layers::packed::Packing;
 use crate::layers::pass::Pass;
-use crate::layers::visit::parts;
 use crate::layers::{Linear, ParameterSource, state::LayerState};
 use crate::ops::Value;
 
@@ -34,8 +33,6 @@ pub struct ShortConvolution {
     output: Linear,
     is_packed: bool,
 }
-
-packs!(ShortConvolution);
 
 impl ShortConvolution {
     /// Creates the layer with parameters from `vb`: `input` `[3 · d_model, d_model]`, `weight` `[d_model, 1, taps]` as
@@ -83,12 +80,12 @@ impl ShortConvolution {
     }
 
     /// Returns the state's dimensions after the batch.
-    pub(super) fn state_dims(&self) -> [Vec<usize>; 1] {
+    fn state_dims(&self) -> [Vec<usize>; 1] {
         [vec![self.config.taps - 1, self.config.d_model]]
     }
 
     /// Computes the output for positions after the state's, and adds it to `residual`.
-    pub(super) fn apply(
+    fn apply(
         &self,
         x: &Value,
         pass: &Pass,
@@ -114,18 +111,13 @@ impl ShortConvolution {
     }
 
     /// The convolution stays in f32 in every precision.
-    pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
+    fn packed(&self, packing: &Packing) -> Result<Self> {
         Ok(Self {
-            config: self.config,
-            input: self.input.packed(&packing.at("input"))?,
             weight: taps_apart(&self.weight)?,
             bias: self.bias.as_ref().map(single).transpose()?,
-            output: self.output.packed(&packing.at("output"))?,
-            is_packed: true,
+            ..self.with_packed_parts(packing)?
         })
     }
 }
 
-parts!(ShortConvolution: Self { input, output, .. } => [] [input, output]);
-
-passes!(ShortConvolution, "short convolution", is_packed);
+recurrent!(ShortConvolution: ShortConvolution, "short convolution", CONVOLUTION, [input, output]);

@@ -9,7 +9,7 @@ use candle_blocks_kernels::{Cpu, scratch};
 use candle_core::Result;
 
 use super::branch::{Branch, PackedBranch};
-use crate::config::{ExpertWeighting, Precision, RoutingConfig, RoutingScores, RoutingWeights};
+use crate::config::{ExpertWeighting, RoutingConfig, RoutingScores, RoutingWeights};
 use crate::layers::feed_forward::packed::PackedFeedForward;
 use crate::layers::linear::packed::{PackedProduct, add_residual};
 use crate::layers::packed::{Packing, check_evaluation, elements, packs};

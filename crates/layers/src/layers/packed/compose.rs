@@ -6,10 +6,9 @@ use super::Packing;
 use crate::config::Precision;
 use crate::layers::norm::packed::row_norm;
 use crate::layers::own::gemma::GemmaParts;
-use crate::layers::visit::Visit;
 use crate::layers::{
-    Attention, BlockFeedForward, BranchScale, FeedForward, Norm, RelativeBias, Stack, Sublayer,
-    SublayerNorm, TransformerBlock,
+    BlockFeedForward, BranchScale, FeedForward, Norm, RelativeBias, Stack, Sublayer, SublayerNorm,
+    TransformerBlock,
 };
 
 packs!(BlockFeedForward);
@@ -102,10 +101,7 @@ impl TransformerBlock {
 
 impl GemmaParts {
     pub(in crate::layers) fn packed(&self, packing: &Packing) -> Result<Self> {
-        let mut packed = self.clone();
-        for (role, linear) in packed.linears_mut() {
-            *linear = linear.packed(&packing.at(role))?;
-        }
+        let mut packed = packing.linears_of(self)?;
         if let Some(input) = &mut packed.layer_input {
             *input = input.packed_around(input.inner().clone())?;
         }
@@ -145,22 +141,12 @@ impl crate::layers::SharedParts {
         let in_f32 = |bias: &RelativeBias| -> Result<RelativeBias> {
             Ok(bias.with_table(bias.table().detach().to_dtype(DType::F32)?))
         };
-        let mut packed = self.clone();
+        let mut packed = packing.linears_of(self)?;
         packed.relative_biases = self.relative_biases.try_map(in_f32)?;
         packed.final_norm = self.final_norm.as_ref().map(Norm::packed).transpose()?;
         if let Some(inputs) = &mut packed.layer_inputs {
             inputs.norm = inputs.norm.packed()?;
         }
-        for (role, linear) in packed.linears_mut() {
-            *linear = linear.packed(&packing.at(role))?;
-        }
         Ok(packed)
-    }
-}
-
-impl Attention {
-    /// Returns true if the layer's weights are packed.
-    pub(crate) fn is_packed(&self) -> bool {
-        self.packed.is_some()
     }
 }

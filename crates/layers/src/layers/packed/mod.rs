@@ -11,7 +11,8 @@ use candle_blocks_kernels::{Cpu, products::WeightFormat};
 use candle_blocks_kernels::{attention::OperandFormat, memory::LargePages};
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
-use crate::{config::Precision, layers::RelativeEmbeddings, ops};
+use crate::layers::{RelativeEmbeddings, visit::Visit, visit::join};
+use crate::{config::Precision, ops};
 
 /// Implements the method `pack` for a layer.
 macro_rules! packs {
@@ -22,8 +23,11 @@ macro_rules! packs {
             ///
             /// # Errors
             /// If the layer is not on the CPU or is f64, or a weight is beyond the range of the precision.
-            pub fn pack(&self, precision: Precision) -> Result<Self> {
-                Packing::whole(precision, |packing| self.packed(packing))
+            pub fn pack(
+                &self,
+                precision: $crate::config::Precision,
+            ) -> ::candle_core::Result<Self> {
+                $crate::layers::packed::Packing::whole(precision, |packing| self.packed(packing))
             }
         }
     };
@@ -133,6 +137,15 @@ impl Packing {
         }
     }
 
+    /// Returns a layer with packed linear layers.
+    pub(in crate::layers) fn linears_of<V: Visit + Clone>(&self, layer: &V) -> Result<V> {
+        let mut packed = layer.clone();
+        for (role, linear) in packed.linears_mut() {
+            *linear = linear.packed(&self.at(role))?;
+        }
+        Ok(packed)
+    }
+
     /// Returns the packing for a stack's block.
     pub(crate) fn of_block(&self, i: usize) -> Self {
         self.at(format_args!("blocks.{i}"))
@@ -140,12 +153,8 @@ impl Packing {
 
     /// Returns the packing for the part with this role in the layer.
     pub(crate) fn at(&self, role: impl fmt::Display) -> Self {
-        let role = match &*self.role {
-            "" => role.to_string(),
-            of => format!("{of}.{role}"),
-        };
         Self {
-            role,
+            role: join(&self.role, role),
             ..self.clone()
         }
     }

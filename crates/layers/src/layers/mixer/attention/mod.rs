@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
+use candle_blocks_kernels::memory::LargePages;
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::Init;
 
-use crate::config::{AttentionConfig, LinearConfig, NormConfig, getters};
+use super::{Mixer, layer::MixerLayer};
+use crate::config::{AttentionConfig, LinearConfig, MixerFacts, NormConfig, getters};
 use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, ParameterSource};
 use crate::layers::{
+    packed::Packing,
     pass::{Origin, Pass},
+    state::LayerState,
     visit::parts,
 };
 use crate::ops::Value;
@@ -243,6 +247,46 @@ impl Attention {
         pass.through(Origin::new("attention", self.is_packed()), x, |x| {
             self.apply_cross(x, &pass, None, None)
         })
+    }
+}
+
+impl MixerLayer for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn facts(&self) -> MixerFacts {
+        self.config.facts()
+    }
+
+    fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
+
+    fn packed_mixer(&self, packing: &Packing) -> Result<Mixer> {
+        Ok(Mixer::Attention(self.packed(packing)?))
+    }
+
+    fn new_state(&self, pages: &LargePages) -> LayerState {
+        match self.is_packed() {
+            true => LayerState::panels(pages),
+            false => LayerState::rows(),
+        }
+    }
+
+    fn check_state(&self, state: &LayerState, batch: usize) -> Result<()> {
+        let packed = self.packed.as_ref();
+        state.check(packed.map(|packed| packed.cached(batch)))
+    }
+
+    fn apply(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        state: Option<&mut LayerState>,
+        residual: Option<&Value>,
+    ) -> Result<Value> {
+        self.apply(x, None, pass, state, residual)
     }
 }
 
