@@ -281,9 +281,10 @@ fn is_decoder_alone(json: &ConfigJson, first: StackPart) -> Result<bool> {
     Ok(classes.iter().any(|class| is_of_decoder(class, first)))
 }
 
-/// Returns the stack of a class in `architectures`, if that class has only one of two stacks.
+/// Returns the stack of a class in `architectures`, if that class has only one of two stacks, or is read as its texts' alone.
 fn only_stack(json: &ConfigJson) -> Result<Option<StackPart>> {
-    const CLASSES: [(&str, StackPart); 3] = [
+    const CLASSES: [(&str, StackPart); 4] = [
+        ("Siglip2Model", StackPart::Text),
         ("EncoderModel", StackPart::Encoder),
         ("ForAudioClassification", StackPart::Encoder),
         ("ForTokenClassification", StackPart::Encoder),

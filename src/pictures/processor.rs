@@ -160,14 +160,7 @@ fn class_of(json: &ConfigJson, directory: &Path) -> Result<&'static ProcessorCla
     const OLD_KEY: &str = "feature_extractor_type";
     let refused = |key: &str, name: &str| {
         let known = CLASSES.map(|class| class.name).join(", ");
-        let reason = match name {
-            "Siglip2ImageProcessor" => {
-                "makes patches of images of any shape (NaFlex), which is not supported; use a SigLIP 2 checkpoint of a fixed \
-                 size"
-                    .to_string()
-            }
-            _ => format!("found {name:?}, expected one of {known}"),
-        };
+        let reason = format!("found {name:?}, expected one of {known}");
         Err(json.error(&[key], reason))
     };
     let named = match json.text(&[KEY])? {
@@ -338,6 +331,12 @@ fn rectangle(json: &ConfigJson, key: &str) -> Result<Option<Size>> {
 /// Reads the size after resizing.
 fn target_size(json: &ConfigJson, class: &ProcessorClass) -> Result<TargetSize> {
     const KEY: &str = "size";
+    if let TargetSize::Patches { edge, most } = class.size {
+        return Ok(TargetSize::Patches {
+            edge: json.size_or(&["patch_size"], edge)?,
+            most: json.size_or(&["max_num_patches"], most)?,
+        });
+    }
     let named = match written(json, KEY)? {
         None => return Ok(class.size),
         Some(WrittenSize::Edge(edge)) => {

@@ -59,7 +59,7 @@ const VIT: ProcessorClass = ProcessorClass {
 
 /// The processors whose steps are read
 /// (`models/*/image_processing_*.py` in <https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers>).
-pub(super) const CLASSES: [ProcessorClass; 7] = [
+pub(super) const CLASSES: [ProcessorClass; 8] = [
     VIT,
     ProcessorClass {
         name: "DeiTImageProcessor",
@@ -90,6 +90,15 @@ pub(super) const CLASSES: [ProcessorClass; 7] = [
         is_square: false,
         filter: Filter::Bicubic,
         converts_to_rgb: true,
+        ..VIT
+    },
+    ProcessorClass {
+        name: "Siglip2ImageProcessor",
+        model_types: &["siglip2", "siglip2_vision_model"],
+        size: TargetSize::Patches {
+            edge: 16,
+            most: 256,
+        },
         ..VIT
     },
     ProcessorClass {

@@ -43,12 +43,7 @@ fn every_tensor_is_used_or_ignored_or_of_another_head() {
                 known.insert(name);
             }
         }
-        // SigLIP 2's other tower, and what compares the two.
-        let other = |name: &str| name.starts_with("vision_model.") || name.starts_with("logit_");
-        let of_images = |name: &str| {
-            IMAGES.iter().any(|module| name.contains(module))
-                || whole.name == "families/siglip2" && other(name)
-        };
+        let of_images = |name: &str| IMAGES.iter().any(|module| name.contains(module));
         for name in checkpoint.files().names() {
             assert!(
                 known.contains(name) || of_images(name),

@@ -24,11 +24,6 @@ fn settings_that_are_not_supported_are_refused_by_key() {
             json!("MaskFormerImageProcessor"),
             "CLIPImageProcessor",
         ),
-        (
-            "image_processor_type",
-            json!("Siglip2ImageProcessorFast"),
-            "NaFlex",
-        ),
         ("size", json!("large"), "shortest_edge"),
         ("size", json!({"longest_edge": 20}), "longest_edge"),
         ("size", json!(0), "found 0"),

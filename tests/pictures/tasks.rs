@@ -93,7 +93,7 @@ fn labels_of_the_caller_are_ranked_as_by_the_zero_shot_pipeline() {
     if !is_present("pictures") {
         return;
     }
-    for model in ["clip", "siglip"] {
+    for model in ["clip", "siglip", "siglip2"] {
         let (results, images) = results(model);
         for (template, expected) in results.ranked.unwrap() {
             let classifier = ZeroShotImageClassifier::open(pictures(model)).unwrap();
@@ -113,7 +113,14 @@ fn vectors_are_those_of_transformers() {
     if !is_present("pictures") {
         return;
     }
-    for model in ["vit", "vit-pooled", "dinov2-bare", "clip", "siglip"] {
+    for model in [
+        "vit",
+        "vit-pooled",
+        "dinov2-bare",
+        "clip",
+        "siglip",
+        "siglip2",
+    ] {
         let (results, images) = results(model);
         let embedder = ImageEmbedder::open(pictures(model)).unwrap();
         let ours = embedder.embed(&images).unwrap().to_vec2::<f32>().unwrap();

@@ -9,19 +9,9 @@ use super::tower::{Tower, tower};
 
 pub(super) fn families() -> Vec<Family> {
     vec![
-        text("siglip", &["siglip", "siglip_text_model"])
-            .end_rules([Rule {
-                bias: strings(&["logit_bias"]),
-                ..Rule::with_leading_ones("similarity", &["logit_scale"], 1)
-            }])
-            .joined(StackPart::Vision, |_| {
-                Ok(TwoStackKind::TwoTowers { bias: true })
-            }),
+        text("siglip", &["siglip", "siglip_text_model"]),
         vision("siglip", &["siglip", "siglip_vision_model"])
-            .embeddings(|json, stack| Ok(EmbeddingsConfig::Patches(of_images(json, stack)?)))
-            .head(HeadTask::ImageClassification, |json, _| {
-                Ok(ReadoutConfig::new(TokenSelection::Mean).with_output(labels(json)?))
-            }),
+            .embeddings(|json, stack| Ok(EmbeddingsConfig::Patches(of_images(json, stack)?))),
     ]
 }
 
@@ -31,7 +21,10 @@ pub(super) fn vision(name: &str, model_types: &[&str]) -> Family {
         .initialization(|json| initialization(json, &VISION))
         .end_rules(attention_pool())
         .pooler(attended)
-        .new_names(|_| Ok(&["*post_layernorm.*"]));
+        .new_names(|_| Ok(&["*post_layernorm.*"]))
+        .head(HeadTask::ImageClassification, |json, _| {
+            Ok(ReadoutConfig::new(TokenSelection::Mean).with_output(labels(json)?))
+        });
     tower(family, StackPart::Vision)
 }
 
@@ -48,8 +41,17 @@ pub(super) fn text(name: &str, model_types: &[&str]) -> Family {
     let family = Family::new(name, model_types, |json| TEXT.config(json))
         .initialization(|json| initialization(json, &TEXT))
         .embeddings(|json, stack| TEXT.token_embeddings(json, stack, [32000, 64]))
-        .end_rules([Rule::linear("pooler.transform", &["head"])])
-        .pooler(last_token);
+        .end_rules([
+            Rule::linear("pooler.transform", &["head"]),
+            Rule {
+                bias: strings(&["logit_bias"]),
+                ..Rule::with_leading_ones("similarity", &["logit_scale"], 1)
+            },
+        ])
+        .pooler(last_token)
+        .joined(StackPart::Vision, |_| {
+            Ok(TwoStackKind::TwoTowers { bias: true })
+        });
     tower(family, StackPart::Text)
 }
 

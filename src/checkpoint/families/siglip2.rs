@@ -1,4 +1,4 @@
-//! SigLIP 2: SigLIP's towers, each loadable alone. The vision tower accepts images of any shape.
+//! SigLIP 2: SigLIP's towers. The vision tower accepts images of any shape.
 //!
 //! transformers' `Siglip2VisionModel`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/siglip2/modeling_siglip2.py>
@@ -7,14 +7,11 @@ use super::prelude::*;
 use super::siglip::{VISION, of_images, text, vision};
 
 pub(super) fn families() -> Vec<Family> {
-    let texts = text("siglip2", &["siglip2", "siglip2_text_model"]);
-    let images = vision("siglip2_vision_model", &["siglip2_vision_model"])
-        .embeddings(|json, stack| Ok(EmbeddingsConfig::Patches(of_any_shape(json, stack)?)));
-    let alone = |family| Family {
-        part: None,
-        ..family
-    };
-    vec![alone(texts), alone(images)]
+    vec![
+        text("siglip2", &["siglip2", "siglip2_text_model"]),
+        vision("siglip2", &["siglip2", "siglip2_vision_model"])
+            .embeddings(|json, stack| Ok(EmbeddingsConfig::Patches(of_any_shape(json, stack)?))),
+    ]
 }
 
 /// Returns patch embeddings for images of any shape, with positions interpolated from a square. Images in a batch must have

@@ -378,7 +378,7 @@ pub(crate) fn lacks_head(family: &Family, json: &ConfigJson) -> Result<bool> {
         // With two stacks, the other one may have the head.
         Some(Some(task)) => family.part.is_some() || family.has_head(task),
         // CLIP-like models load as a text tower, without the part that compares it with images.
-        _ => (classes.iter()).all(|class| !class.contains("For") && class != "Siglip2Model"),
+        _ => (classes.iter()).all(|class| !class.contains("For")),
     };
     Ok(!has_known)
 }

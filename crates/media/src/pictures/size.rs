@@ -35,6 +35,13 @@ pub enum TargetSize {
     Edges(usize, usize),
     /// The size in which the image just fits; the proportions stay.
     Within(Size),
+    /// The largest size with at most this many square patches, in which each edge is a multiple of a patch's: NaFlex.
+    Patches {
+        /// A patch's edge.
+        edge: usize,
+        /// The most patches.
+        most: usize,
+    },
 }
 
 impl TargetSize {
@@ -69,6 +76,7 @@ impl TargetSize {
                 let scale = (size.height as f64 / height).min(size.width as f64 / width);
                 (height * scale, width * scale)
             }
+            Self::Patches { edge, most } => in_patches([height, width], edge as f64, most as f64),
         };
         let is_allowed = |edge: f64| (1.0..=MAX_EDGE).contains(&edge);
         if !is_allowed(height) || !is_allowed(width) {
@@ -86,6 +94,23 @@ impl TargetSize {
             width: width as usize,
         })
     }
+}
+
+/// Returns the size in whole patches by transformers' `get_image_size_for_max_num_patches`, a binary search for the scale.
+fn in_patches(from: [f64; 2], edge: f64, most: f64) -> (f64, f64) {
+    const EPS: f64 = 1e-5;
+    let scaled = |scale: f64| from.map(|of| ((of * scale / edge).ceil() * edge).max(edge));
+    let (mut low, mut high) = (EPS / 10.0, 100.0);
+    while high - low >= EPS {
+        let scale = (low + high) / 2.0;
+        let [height, width] = scaled(scale);
+        match (height / edge) * (width / edge) <= most {
+            true => low = scale,
+            false => high = scale,
+        }
+    }
+    let [height, width] = scaled(low);
+    (height, width)
 }
 
 /// The longest edge after resizing, which limits memory.
