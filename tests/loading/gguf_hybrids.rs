@@ -5,7 +5,7 @@ use std::fs;
 
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::model::ModelInput;
-use candle_blocks::{CheckpointOptions, Result, Weights};
+use candle_blocks::{Checkpoint, CheckpointOptions, Result, Weights};
 
 use crate::gguf_file::{StoredTensor, flag, whole, with_keys, with_tensors, without_key};
 use crate::weights::{is_present, weights};
@@ -155,6 +155,8 @@ fn keys_of_mixers_that_do_not_fit_are_refused_by_name() {
             sizes(&[0, 2, 2, 0, 0]),
         ),
         ("nemotron-h", "nemotron_h.expert_count", whole(2)),
+        ("falcon-h1", "falcon-h1.attention.causal", flag(false)),
+        ("kimi-linear", "kimi-linear.expert_shared_count", whole(0)),
     ] {
         let error = logits(&with_keys(bytes(name), &[(key, value)])).unwrap_err();
         let said = error.to_string();
@@ -244,4 +246,27 @@ fn queries_keys_values_and_gates_of_qwen3_next_may_be_one_tensor() {
     });
     assert_ne!(changed, file);
     assert_eq!(logits(&changed).unwrap(), logits(&file).unwrap());
+}
+
+/// llama.cpp selects experts so (`weights/sweep/gguf_keys.py`).
+#[test]
+fn experts_of_kimi_linear_are_selected_in_the_groups_that_a_file_names() {
+    if !is_present("gguf-architectures") {
+        return;
+    }
+    let keys = [
+        ("kimi-linear.expert_group_count", whole(2)),
+        ("kimi-linear.expert_group_used_count", whole(1)),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, with_keys(bytes("kimi-linear"), &keys)).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let experts = checkpoint.config().blocks.iter();
+    let experts: Vec<_> = experts.filter_map(|of| of.feed_forward.experts).collect();
+    assert!(!experts.is_empty());
+    for experts in experts {
+        let groups = experts.routing.groups.unwrap();
+        assert_eq!([groups.n_groups, groups.top_groups], [2, 1]);
+    }
 }

@@ -59,6 +59,7 @@ fn keys_that_change_results_are_read_or_refused_by_name() {
         ("gemma2", "gemma2.rope.freq_base_swa", number(5.0)),
         ("gemma3", "gemma3.attention.causal", flag(false)),
         ("bert", "bert.attention.causal", flag(true)),
+        ("lfm2", "lfm2.attention.causal", flag(false)),
         ("llama", "llama.something_new", whole(1)),
         // The configuration that a file stands for has other names.
         ("llama", "llama.rope.freq_base", number(0.0)),

@@ -42,7 +42,7 @@ LATENT = {"attention.layer_norm_rms_epsilon": 1e-6}
 # A gpt-oss file does not say that YaRN's limits are not rounded.
 # llama.cpp divides by one less for the deviation in 10 sparse layers of Gemma 3n, whatever the file says.
 SPARSE = [1.6448536 * (36 / 35) ** 0.5] * 10 + [float("-inf")] * 2
-STARTS = {"gemma3n": {"activation_sparsity_scale": SPARSE}, "deepseek2": LATENT, "minicpm3": LATENT, "qwen2vl": LATENT, "gpt-oss": dict.fromkeys(f"rope.scaling.{key}" for key in ("type", "factor", "yarn_beta_fast", "yarn_beta_slow"))}
+STARTS = {"gemma3n": {"activation_sparsity_scale": SPARSE}, "deepseek2": LATENT, "kimi-linear": LATENT, "minicpm3": LATENT, "qwen2vl": LATENT, "gpt-oss": dict.fromkeys(f"rope.scaling.{key}" for key in ("type", "factor", "yarn_beta_fast", "yarn_beta_slow"))}
 # The words after the first three.
 LETTERS = [chr(first + i) for first in (97, 65, 0x391, 0x430) for i in range(17)]
 
@@ -73,7 +73,7 @@ TOGETHER = [
 ]
 # Keys that transformers reads in its own way, by the architectures; `docs/gguf.md` lists them.
 # llama.cpp reads no epsilon for Qwen 2 VL.
-LATENT_ONES = {"deepseek2", "minicpm3", "qwen2vl"}
+LATENT_ONES = {"deepseek2", "kimi-linear", "minicpm3", "qwen2vl"}
 AS_TRANSFORMERS = {
     **dict.fromkeys(["rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_attn_factor"], None),
     "attention.sliding_window": {"phi3", "exaone4"}, "attention.sliding_window_pattern": {"exaone4"}, "attention.layer_norm_rms_epsilon": LATENT_ONES,
