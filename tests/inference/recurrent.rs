@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Every recurrent mixer.
-fn mixers() -> [MixerConfig; 8] {
+fn mixers() -> [MixerConfig; 9] {
     let delta = GatedDeltaNetConfig::new(WIDTH, [2, 4], [3, 5]);
     let by_channel = |rank, bound| delta.with_form(DeltaForm::Channel { rank, bound }).into();
     let mamba = Mamba2Config::new(WIDTH, [4, 3], 5);
@@ -32,6 +32,7 @@ fn mixers() -> [MixerConfig; 8] {
         by_channel(None, Some(-2.0)),
         mamba.with_groups(2).into(),
         MambaConfig::new(WIDTH, 9, 4, 2).into(),
+        MambaConfig::new(WIDTH, 10, 4, 2).with_heads(2).into(),
         RgLruConfig::new(WIDTH, 15, 3).into(),
         LightningConfig::new(WIDTH, 3, 5).with_slope(0.5).into(),
     ]

@@ -571,7 +571,7 @@ fn a_text_side_of_an_unknown_kind_is_an_error_that_names_it() {
         return;
     }
     for (kind, reason) in [
-        ("zamba", "state-space layers"),
+        ("rwkv", "recurrent layers"),
         ("t5", "several stacks"),
         ("llava", "expected a text model's type"),
         ("of_no_one", "is not a known family"),

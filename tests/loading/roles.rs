@@ -76,6 +76,7 @@ fn of_mixer(name: &str, role: &str, mixer: &MixerConfig) -> Option<usize> {
         },
         (MixerConfig::Mamba(of), "taps") => of.taps,
         (MixerConfig::Mamba(of), "d_inner") => of.d_inner,
+        (MixerConfig::Mamba(of), "head_dim") => of.d_inner / of.n_heads,
         (MixerConfig::Mamba(of), "state_dim") => of.state_dim,
         (MixerConfig::Mamba(of), "step_rank") => of.step_rank,
         (MixerConfig::Lightning(of), "n_heads") => of.n_heads,
@@ -128,7 +129,7 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         "kept_width" => latent().rank + latent().rotary_dim,
         "key_value_dim" => attention().head_dim - latent().rotary_dim + latent().value_dim,
         "d_ff" if is_shared => transformer().d_ff,
-        "adapter_rank" => transformer().adapter_rank,
+        "adapter_rank" => transformer().adapter_rank.unwrap(),
         "d_ff" => block.feed_forward.d_ff,
         "n_experts" => experts().n_experts,
         "latent_width" => match experts().branch {

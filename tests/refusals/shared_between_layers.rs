@@ -178,7 +178,7 @@ fn a_shared_transformer_is_that_of_an_earlier_block_with_the_same_sizes() {
     refused(zamba(), of_last(|of| of.d_ff += 1), &words);
     refused(
         zamba(),
-        of_last(|of| of.adapter_rank = 0),
+        of_last(|of| of.adapter_rank = Some(0)),
         &["rank", "adapters"],
     );
     let narrow = of_last(|of| of.attention.d_model = WIDTH);

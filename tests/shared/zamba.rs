@@ -15,7 +15,7 @@ pub fn zamba() -> StackConfig {
         attention: attention.clone().with_position(rotary.clone()).causal(),
         d_ff: 5,
         activation: Activation::Gelu,
-        adapter_rank: 2,
+        adapter_rank: Some(2),
         adapts_attention: true,
         block: 0,
         number,

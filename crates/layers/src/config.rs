@@ -97,6 +97,14 @@ fn size(name: &str, value: usize) -> Result<()> {
     }
 }
 
+/// Refuses fields that are no sizes. Messages name each and its owner.
+macro_rules! sizes {
+    ($of:ident, $owner:literal, $($field:ident),+) => {
+        $($crate::config::size(concat!(stringify!($field), " of ", $owner), $of.$field)?;)+
+    };
+}
+use sizes;
+
 /// Refuses NaN and infinity.
 fn finite(name: &str, value: f64) -> Result<()> {
     expect(name, value, value.is_finite(), "a finite number")

@@ -3,7 +3,7 @@
 //! transformers' `AriaTextMoELayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/aria/modeling_aria.py>
 
 use super::llama::{biased_block, decoder, uniform};
-use super::mixtral::{experts_in_out, shared_rules};
+use super::mixtral::experts_in_out;
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -11,7 +11,7 @@ pub(super) fn family() -> Family {
         .block_rules([Rule::linear("feed_forward.router", &["mlp.router"])])
         .block_rules(aria_experts())
         .block_rules(experts_in_out("mlp.experts"))
-        .block_rules(shared_rules("mlp.shared_experts"))
+        .block_rules(gated("feed_forward.shared", "mlp.shared_experts"))
         .class_sizes(&["intermediate_size"])
 }
 

@@ -8,7 +8,7 @@ use super::kimi_linear::{delta_rules, keys_and_initialization, with_delta};
 use super::latent::{latent_block, latent_decoder};
 use super::layer_types::{FULL, LINEAR};
 use super::llama::uniform;
-use super::mixtral::{expert_rules, shared_rules};
+use super::mixtral::expert_rules;
 use super::prelude::*;
 use super::sigmoid_experts::correction;
 
@@ -30,7 +30,7 @@ pub(super) fn family() -> Family {
             &[],
         )])
         .block_rules(expert_rules())
-        .block_rules(shared_rules("mlp.shared_experts"))
+        .block_rules(gated("feed_forward.shared", "mlp.shared_experts"))
         .block_rules([correction("mlp.gate.expert_bias")])
         .without_embeddings_and_heads()
         .decoder_embeddings_and_heads("word_embeddings", "score")

@@ -14,12 +14,8 @@ pub(super) fn family() -> Family {
 /// Llama's table with the names of Bamba's blocks.
 pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     decoder(name, config)
-        .replace_block_rules([
-            Rule::norm("feed_forward_norm", &["pre_ff_layernorm"]),
-            Rule::linear("feed_forward.gate", &["feed_forward.gate_proj"]),
-            Rule::linear("feed_forward.up", &["feed_forward.up_proj"]),
-            Rule::linear("feed_forward.down", &["feed_forward.down_proj"]),
-        ])
+        .replace_block_rules([Rule::norm("feed_forward_norm", &["pre_ff_layernorm"])])
+        .replace_block_rules(gated("feed_forward", "feed_forward"))
         .block_rules(rules("mamba"))
         .replace_stack_rules([Rule::norm("final_norm", &["final_layernorm"])])
         .initialization(initialization)

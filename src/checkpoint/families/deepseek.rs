@@ -5,7 +5,7 @@
 
 use super::latent::{USUAL, latent_block, latent_decoder};
 use super::llama::uniform;
-use super::mixtral::{expert_rules, shared_rules};
+use super::mixtral::expert_rules;
 use super::prelude::*;
 use super::sigmoid_experts::{correction, with_experts};
 
@@ -21,7 +21,7 @@ pub(super) fn families() -> Vec<Family> {
 fn experts(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     latent_decoder(name, config)
         .block_rules(expert_rules())
-        .block_rules(shared_rules("mlp.shared_experts"))
+        .block_rules(gated("feed_forward.shared", "mlp.shared_experts"))
         .class_sizes(&["n_shared_experts"])
 }
 

@@ -18,11 +18,9 @@ pub(super) fn family() -> Family {
         .block_rules([
             Rule::named("attention_layer_scale", &["layer_scale1.lambda1"], &[]),
             Rule::norm("feed_forward_norm", &["norm2"]),
-            Rule::linear("feed_forward.gate", &["mlp.gate_proj"]),
-            Rule::linear("feed_forward.up", &["mlp.up_proj"]),
-            Rule::linear("feed_forward.down", &["mlp.down_proj"]),
             Rule::named("feed_forward_layer_scale", &["layer_scale2.lambda1"], &[]),
         ])
+        .block_rules(gated("feed_forward", "mlp"))
         .stack_rules([Rule::norm("final_norm", &["norm"])])
         .end_rules([
             Rule::linear("embeddings.patch", &["embeddings.patch_embeddings"]),

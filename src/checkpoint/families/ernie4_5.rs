@@ -6,7 +6,7 @@
 
 use super::glm::interleaved;
 use super::llama::{block, decoder, uniform};
-use super::mixtral::{expert_rules, shared_rules};
+use super::mixtral::expert_rules;
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -15,7 +15,7 @@ pub(super) fn families() -> Vec<Family> {
         decoder("ernie4_5", dense),
         decoder("ernie4_5_moe", moe)
             .block_rules(expert_rules())
-            .block_rules(shared_rules("mlp.shared_experts"))
+            .block_rules(gated("feed_forward.shared", "mlp.shared_experts"))
             .block_rules([Rule::with_leading_ones(
                 "feed_forward.router.correction",
                 &[correction],

@@ -8,7 +8,7 @@ use super::beside::beside;
 use super::gemma::sandwich_table;
 use super::layer_inputs::{layer_inputs, normalized_block, with_layer_inputs};
 use super::llama::uniform;
-use super::mixtral::{shared_rules, stacked_experts};
+use super::mixtral::stacked_experts;
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -44,7 +44,7 @@ fn table(name: &str) -> Family {
             let role = format!("feed_forward.experts.{{e}}.{part}");
             Rule::linear(&role, &[&format!("experts.{{e}}.{part}_proj")]) // of GGUF files
         }))
-        .block_rules(shared_rules("mlp"))
+        .block_rules(gated("feed_forward.shared", "mlp"))
         .block_rules([
             Rule::linear("feed_forward.router", &["router.proj"]),
             parameter("feed_forward.router_norm", "router.scale"),

@@ -5,7 +5,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/granitemoe/modeling_granitemoe.py>
 
 use super::llama::{bias, biased_block, block, decoder, uniform};
-use super::mixtral::{self, expert_rules};
+use super::mixtral::expert_rules;
 use super::prelude::*;
 
 /// Llama's table with factors on embeddings and logits.
@@ -60,7 +60,7 @@ pub(super) fn families() -> Vec<Family> {
     let moe_shared = stacked_experts(table("granitemoeshared", with_shared));
     let moe_shared = moe_shared.block_rules(shared_rules());
     // Of GGUF files.
-    let moe_shared = moe_shared.block_rules(mixtral::shared_rules("shared_mlp"));
+    let moe_shared = moe_shared.block_rules(gated("feed_forward.shared", "shared_mlp"));
     let peri = table("hyperclovax", hyperclovax)
         .block_rules([
             Rule::norm("attention_output_norm", &["post_norm1"]),

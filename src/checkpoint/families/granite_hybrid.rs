@@ -6,7 +6,6 @@
 use super::granite::{granite, granitemoe, shared, shared_rules, stacked_experts, table};
 use super::layer_types::{FULL, LINEAR};
 use super::mamba_mixer::{initialization, mixer, rules};
-use super::mixtral;
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -19,7 +18,7 @@ pub(super) fn family() -> Family {
     ];
     stacked_experts(table("granitemoehybrid", granitemoehybrid))
         .block_rules(shared_rules())
-        .block_rules(mixtral::shared_rules("shared_mlp")) // of GGUF files
+        .block_rules(gated("feed_forward.shared", "shared_mlp")) // of GGUF files
         .block_rules(dense.concat())
         .block_rules(rules("mamba"))
         .initialization(initialization)

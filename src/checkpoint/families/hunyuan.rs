@@ -3,14 +3,14 @@
 //! transformers' `HunYuanDenseV1Attention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/hunyuan_v1_dense/modeling_hunyuan_v1_dense.py>
 
 use super::llama::{bias, block, decoder, uniform};
-use super::mixtral::{expert_rules, shared_rules};
+use super::mixtral::expert_rules;
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let experts = table("hunyuan_v1_moe", experts)
         .block_rules(expert_rules())
         .replace_block_rules([Rule::linear("feed_forward.router", &["mlp.gate.wg"])])
-        .block_rules(shared_rules("mlp.shared_mlp"));
+        .block_rules(gated("feed_forward.shared", "mlp.shared_mlp"));
     vec![table("hunyuan_v1_dense", config), experts]
 }
 

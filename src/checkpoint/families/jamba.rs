@@ -8,20 +8,14 @@ use super::mamba::{mixer, of_states, rules};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    let of_network = |role: &str, stem: &str| {
-        ["gate", "up", "down"].map(|part| {
-            let name = format!("{stem}.{part}_proj");
-            Rule::linear(&format!("{role}.{part}"), &[&name])
-        })
-    };
     let norm = |part: &str, name: &str| {
         let role = format!("attention.selective.{part}_norm");
         Rule::norm(&role, &[&format!("mamba.{name}_layernorm")])
     };
     decoder("jamba", jamba)
         .replace_block_rules([Rule::norm("feed_forward_norm", &["pre_ff_layernorm"])])
-        .replace_block_rules(of_network("feed_forward", "feed_forward"))
-        .block_rules(of_network(
+        .replace_block_rules(gated("feed_forward", "feed_forward"))
+        .block_rules(gated(
             "feed_forward.experts.{e}",
             "feed_forward.experts.{e}",
         ))

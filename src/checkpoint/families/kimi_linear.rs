@@ -8,7 +8,7 @@ use super::latent::{latent_block, latent_decoder};
 use super::layer_types::{FULL, LINEAR};
 use super::listed_experts::sparse_layers;
 use super::llama::uniform;
-use super::mixtral::{mixtral_rules, shared_rules};
+use super::mixtral::mixtral_rules;
 use super::prelude::*;
 use super::sigmoid_experts::{correction, with_experts};
 
@@ -34,7 +34,10 @@ pub(super) fn family() -> Family {
             2,
         )])
         .block_rules(mixtral_rules())
-        .block_rules(shared_rules("block_sparse_moe.shared_experts"))
+        .block_rules(gated(
+            "feed_forward.shared",
+            "block_sparse_moe.shared_experts",
+        ))
         .block_rules([correction("block_sparse_moe.gate.e_score_correction_bias")]);
     keys_and_initialization(table)
 }

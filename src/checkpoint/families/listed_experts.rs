@@ -6,7 +6,7 @@
 
 use super::deepseek::{self, corrected, softmax_scores};
 use super::llama::{bias, biased_block, block, decoder, uniform};
-use super::mixtral::{expert_rules, shared_rules, stacked_experts, weights};
+use super::mixtral::{expert_rules, stacked_experts, weights};
 use super::prelude::*;
 use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
 
@@ -14,13 +14,13 @@ pub(super) fn families() -> Vec<Family> {
     let ocr = decoder("deepseek_ocr2_text", deepseek_ocr2)
         .block_rules(expert_rules())
         .block_rules(stacked_experts("mlp.experts")) // where the text is alone
-        .block_rules(shared_rules("mlp.shared_experts"));
+        .block_rules(gated("feed_forward.shared", "mlp.shared_experts"));
     let mellum = decoder("mellum", mellum)
         .block_rules(expert_rules())
         .ignored(&["mtp.*"]);
     let hunyuan = chosen_by_sigmoids("hy_v3", hy_v3, "mlp.expert_bias")
         .replace_block_rules([Rule::linear("feed_forward.router", &["mlp.router.gate"])])
-        .replace_block_rules(shared_rules("mlp.shared_mlp"));
+        .replace_block_rules(gated("feed_forward.shared", "mlp.shared_mlp"));
     let ax = corrected("axk1", axk1).block_rules([Rule::norm(
         "feed_forward_output_norm",
         &["post_mlp_layernorm", "mlp.post_mlp_layernorm"],

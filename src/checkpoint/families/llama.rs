@@ -14,6 +14,14 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
+/// Rules for a gated feed-forward, whose parts have the usual names under `stem`.
+pub(super) fn gated(role: &str, stem: &str) -> [Rule; 3] {
+    ["gate", "up", "down"].map(|part| {
+        let name = format!("{stem}.{part}_proj");
+        Rule::linear(&format!("{role}.{part}"), &[&name])
+    })
+}
+
 /// The table that most decoders since Llama share.
 pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     Family::new(name, &[name], config)
@@ -28,10 +36,8 @@ pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
             Rule::norm("attention.query_norm", &["self_attn.q_norm"]),
             Rule::norm("attention.key_norm", &["self_attn.k_norm"]),
             Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
-            Rule::linear("feed_forward.gate", &["mlp.gate_proj"]),
-            Rule::linear("feed_forward.up", &["mlp.up_proj"]),
-            Rule::linear("feed_forward.down", &["mlp.down_proj"]),
         ])
+        .block_rules(gated("feed_forward", "mlp"))
         .block_rules(Rule::fused_attention(
             &["self_attn.qkv_proj"],
             FusedLayout::Blocks,

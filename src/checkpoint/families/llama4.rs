@@ -8,23 +8,15 @@ use super::mixtral::experts_in_out;
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    let projections = |role: &str, stem: &str| {
-        let (role, stem) = (role.to_string(), stem.to_string());
-        ["gate", "up", "down"]
-            .map(|part| Rule::linear(&format!("{role}.{part}"), &[&format!("{stem}.{part}_proj")]))
-    };
     decoder("llama4_text", config)
-        .replace_block_rules(projections("feed_forward", "feed_forward"))
-        .block_rules(projections(
-            "feed_forward.shared",
-            "feed_forward.shared_expert",
-        ))
+        .replace_block_rules(gated("feed_forward", "feed_forward"))
+        .block_rules(gated("feed_forward.shared", "feed_forward.shared_expert"))
         .block_rules([Rule::linear(
             "feed_forward.router",
             &["feed_forward.router"],
         )])
         .block_rules(experts_in_out("feed_forward.experts"))
-        .block_rules(projections(
+        .block_rules(gated(
             "feed_forward.experts.{e}",
             "feed_forward.experts.{e}", // of GGUF files
         ))

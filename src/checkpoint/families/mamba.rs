@@ -84,7 +84,7 @@ pub(super) fn mixer(
 }
 
 /// Returns the width from which steps are projected: a sixteenth of the model's, unless the file says another.
-fn rank(json: &ConfigJson, d_model: usize) -> Result<usize> {
+pub(super) fn rank(json: &ConfigJson, d_model: usize) -> Result<usize> {
     match json.at("mamba_dt_rank") {
         None => Ok(d_model.div_ceil(16)),
         Some(Value::String(auto)) if auto == "auto" => Ok(d_model.div_ceil(16)),
@@ -123,6 +123,6 @@ fn initialization(json: &ConfigJson) -> Result<Initialization> {
 
 /// Adds the distributions of the states' rates and of the factors beside them.
 pub(super) fn of_states(all: Initialization) -> Initialization {
-    all.with("*selective.rate.weight", Distribution::LogOfCount)
-        .with("*selective.skip.weight", Distribution::Constant(1.0))
+    all.with("*selective*.rate.weight", Distribution::LogOfCount)
+        .with("*selective*.skip.weight", Distribution::Constant(1.0))
 }

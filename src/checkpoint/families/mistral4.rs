@@ -5,7 +5,7 @@
 use super::latent::{latent_block, latent_decoder};
 use super::llama::uniform;
 use super::ministral3::temperature;
-use super::mixtral::{expert_rules, shared_rules, stacked_experts};
+use super::mixtral::{expert_rules, stacked_experts};
 use super::prelude::*;
 use super::sigmoid_experts::with_experts;
 
@@ -13,7 +13,7 @@ pub(super) fn family() -> Family {
     latent_decoder("mistral4", mistral4)
         .block_rules(stacked_experts("mlp.experts"))
         .block_rules(expert_rules()) // of GGUF files
-        .block_rules(shared_rules("mlp.shared_experts"))
+        .block_rules(gated("feed_forward.shared", "mlp.shared_experts"))
         .class_sizes(&["n_shared_experts"])
 }
 

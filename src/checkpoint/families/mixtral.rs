@@ -11,7 +11,7 @@ pub(super) fn families() -> Vec<Family> {
     let qwen = |name: &str, config| {
         decoder(name, config)
             .block_rules(expert_rules())
-            .block_rules(shared_rules("mlp.shared_expert"))
+            .block_rules(gated("feed_forward.shared", "mlp.shared_expert"))
             .block_rules([Rule::linear(
                 "feed_forward.shared_gate",
                 &["mlp.shared_expert_gate"],
@@ -35,22 +35,11 @@ pub(super) fn mixtral_rules() -> [Rule; 4] {
     [router, gate, up, down]
 }
 
-/// Rules for a shared expert under `stem`.
-pub(super) fn shared_rules(stem: &str) -> [Rule; 3] {
-    ["gate", "up", "down"].map(|part| {
-        let role = format!("feed_forward.shared.{part}");
-        Rule::linear(&role, &[&format!("{stem}.{part}_proj")])
-    })
-}
-
 /// Rules for a router and its experts, with the names since Qwen 2 MoE.
 pub(super) fn expert_rules() -> [Rule; 4] {
-    let expert = |part: &str| {
-        let stem = format!("mlp.experts.{{e}}.{part}_proj");
-        Rule::linear(&format!("feed_forward.experts.{{e}}.{part}"), &[&stem])
-    };
     let router = Rule::linear("feed_forward.router", &["mlp.gate"]);
-    [router, expert("gate"), expert("up"), expert("down")]
+    let [gate, up, down] = gated("feed_forward.experts.{e}", "mlp.experts.{e}");
+    [router, gate, up, down]
 }
 
 /// Rules for stacked experts under `stem`, with gate and up fused.

@@ -5,7 +5,6 @@
 
 use super::layer_types::{FULL, LINEAR};
 use super::mamba_mixer::{drawn, of_heads, renamed, rules};
-use super::mixtral::shared_rules;
 use super::prelude::*;
 use super::sigmoid_experts::{correction, with_experts};
 
@@ -36,7 +35,7 @@ pub(super) fn family() -> Family {
             "mixer",
             ["q_proj", "k_proj", "v_proj", "o_proj"],
         ))
-        .block_rules(shared_rules("mixer.shared_experts"))
+        .block_rules(gated("feed_forward.shared", "mixer.shared_experts"))
         .block_rules(of_experts("up"))
         .block_rules(of_experts("down"))
         .block_rules(rules("mixer"))

@@ -1,5 +1,6 @@
 //! Helpers for writing tables.
 
+pub(super) use super::llama::gated;
 pub(super) use super::token_labels::{token, token_of_decoder};
 pub(super) use super::width_of_heads::attention_of;
 pub(super) use crate::checkpoint::keys::{initializer_range, masking::masked};
@@ -62,11 +63,9 @@ pub(super) fn token_embeddings(
     json: &ConfigJson,
     stack: &StackConfig,
 ) -> Result<TokenEmbeddingsConfig> {
+    let d_model = stack.blocks[0].d_model();
     let n_tokens = json.size(&["vocab_size"])?;
-    Ok(TokenEmbeddingsConfig::new(
-        n_tokens,
-        stack.blocks[0].d_model(),
-    ))
+    Ok(TokenEmbeddingsConfig::new(n_tokens, d_model))
 }
 
 /// Returns token embeddings whose padding row is not trained.
@@ -107,10 +106,9 @@ pub(super) fn positions_except(padding: usize) -> PositionTableConfig {
 /// Returns a language model's output layer, tied to the token embeddings unless the file says otherwise.
 pub(super) fn language_model(json: &ConfigJson) -> Result<OutputConfig> {
     let is_tied = json.flag(&["tie_word_embeddings"], true)?;
-    let weight = if is_tied {
-        OutputWeight::Words
-    } else {
-        OutputWeight::Own
+    let weight = match is_tied {
+        true => OutputWeight::Words,
+        false => OutputWeight::Own,
     };
     Ok(OutputConfig::new(json.size(&["vocab_size"])?).with_weight(weight))
 }

@@ -6,7 +6,7 @@
 
 use super::gated_delta::{initialization, mixer_rules, projections, with_mixers};
 use super::llama::{decoder, uniform, unrotated_block};
-use super::mixtral::{expert_rules, shared_rules, stacked_experts, with_experts};
+use super::mixtral::{expert_rules, stacked_experts, with_experts};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -54,7 +54,7 @@ pub(super) fn with_expert_rules(table: Family) -> Family {
     table
         .block_rules(expert_rules())
         .block_rules(stacked_experts("mlp.experts"))
-        .block_rules(shared_rules("mlp.shared_expert"))
+        .block_rules(gated("feed_forward.shared", "mlp.shared_expert"))
         .block_rules([Rule::linear(
             "feed_forward.shared_gate",
             &["mlp.shared_expert_gate"],

@@ -25,10 +25,6 @@ pub(super) fn family() -> Family {
         let rule = Rule::named(&role, &[&name("weight")], &[&name("bias")]);
         rule.in_out().stacked()
     };
-    let feed_forward = ["gate", "up", "down"].map(|part| {
-        let name = format!("mlp_block.{part}_proj");
-        Rule::linear(&format!("feed_forward.{part}"), &[&name])
-    });
     let names = ["q_proj", "k_proj", "v_proj", "o_proj"];
     decoder("recurrent_gemma", recurrent_gemma)
         .replace_block_rules([
@@ -36,7 +32,7 @@ pub(super) fn family() -> Family {
             Rule::norm("feed_forward_norm", &["channel_pre_norm"]),
         ])
         .replace_block_rules(projections("attention", "temporal_block", names))
-        .replace_block_rules(feed_forward)
+        .replace_block_rules(gated("feed_forward", "mlp_block"))
         .block_rules([
             linear("value", "linear_x"),
             linear("value_convolution", "conv_1d"),

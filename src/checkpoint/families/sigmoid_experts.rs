@@ -5,7 +5,7 @@
 
 use super::glm::bias_of_inputs;
 use super::llama::{bias, block, decoder, uniform, unrotated_block};
-use super::mixtral::{expert_rules, mixtral_rules, shared_rules, weights};
+use super::mixtral::{expert_rules, mixtral_rules, weights};
 use super::prelude::*;
 use super::qwen::sliding_from;
 
@@ -32,7 +32,7 @@ pub(super) fn chosen_by_sigmoids(
 ) -> Family {
     decoder(name, config)
         .block_rules(expert_rules())
-        .block_rules(shared_rules("mlp.shared_experts"))
+        .block_rules(gated("feed_forward.shared", "mlp.shared_experts"))
         .block_rules([correction(correction_name)])
         .class_sizes(&["n_shared_experts"])
 }

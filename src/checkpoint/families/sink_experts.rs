@@ -5,14 +5,14 @@
 
 use super::gpt_oss;
 use super::llama::{bias, block, decoder, uniform};
-use super::mixtral::{expert_rules, shared_rules, stacked_experts, with_experts};
+use super::mixtral::{expert_rules, stacked_experts, with_experts};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let flint = decoder("flint", flint)
         .block_rules(expert_rules())
         .block_rules(stacked_experts("mlp.experts")) // where the files are not split
-        .block_rules(shared_rules("mlp.shared_expert"))
+        .block_rules(gated("feed_forward.shared", "mlp.shared_expert"))
         .block_rules([Rule::named(
             "attention.sinks",
             &["self_attn.softmax_offset", "self_attn.sinks"],

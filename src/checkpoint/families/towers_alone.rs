@@ -42,10 +42,8 @@ pub(super) fn aimv2(name: &str) -> Family {
             Rule::linear("attention.value", &["attention.v_proj"]),
             Rule::linear("attention.output", &["attention.out_proj"]),
             Rule::norm("feed_forward_norm", &["rms_norm2"]),
-            Rule::linear("feed_forward.gate", &["ffn.gate_proj"]),
-            Rule::linear("feed_forward.up", &["ffn.up_proj"]),
-            Rule::linear("feed_forward.down", &["ffn.down_proj"]),
         ])
+        .block_rules(gated("feed_forward", "ffn"))
         .replace_stack_rules([Rule::norm("final_norm", &["rms_norm"])])
         .without_embeddings_and_heads()
         .outside(&["embeddings.*"])

@@ -250,7 +250,7 @@ fn counts_by_role_are_those_of_the_configuration() {
                 } else {
                     0
                 };
-                let adapter = of.adapter_rank * (adapted + d_model + 2 * of.d_ff);
+                let adapter = of.adapter_rank.unwrap_or(0) * (adapted + d_model + 2 * of.d_ff);
                 let first = usize::from(!of.uses.is_empty());
                 sums[0] += first * (projected * wide + of.attention.mixed_width() * d_model);
                 sums[2] += first * 3 * of.d_ff * d_model + of.uses.len() * adapter;

@@ -30,7 +30,7 @@ pub use stages::BlockStages;
 /// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`, and `cross_attention…` as `attention…`; `layer_input.{gate,output}`,
 /// `layer_input_output_norm` and `output_scale.weight` `[1]`; `laurel.{down,up,norm}`;
 /// `altup.{router_norm,router,prediction,correction,input_scale}`; `second_attention_norm`; `adapter.{up,down}` and
-/// `adapter_norm`; `transformer_output` and `transformer.{attention_norm,attention,feed_forward_norm,gate_up,down,adapters.{i}}`.
+/// `adapter_norm`; `transformer_output` and `transformer.{attention_norm,attention,feed_forward_norm,gate,up,down,adapters.{i}}`.
 ///
 /// ```
 /// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};

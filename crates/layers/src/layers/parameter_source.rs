@@ -6,6 +6,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Shape, Tensor};
 use candle_nn::{Init, VarBuilder};
 
+use super::visit::join;
 use crate::config::getters;
 use crate::ops::Weight;
 
@@ -130,10 +131,7 @@ impl<'a> ParameterSource<'a> {
     }
 
     fn role(&self, name: &str) -> String {
-        match &*self.prefix {
-            "" => name.to_string(),
-            prefix => format!("{prefix}.{name}"),
-        }
+        join(&self.prefix, name)
     }
 }
 

@@ -1,5 +1,6 @@
 //! A visitor over a layer and its inner layers. Adapters, dropout sources and tensor parallelism use it.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
@@ -98,7 +99,7 @@ pub trait Visit {
 }
 
 /// Joins a layer's role and the name of a part in it.
-pub(super) fn join(role: &str, name: impl std::fmt::Display) -> String {
+pub(super) fn join(role: &str, name: impl Display) -> String {
     match (role, name.to_string()) {
         ("", name) => name,
         (_, name) if name.is_empty() => role.to_string(),
@@ -188,17 +189,17 @@ impl<V: Visit> Visit for Vec<V> {
     }
 }
 
-/// Layers with their own indices: `adapters.1` and `adapters.3`.
-impl<V: Visit> Visit for Vec<(usize, V)> {
+/// Layers with their own indices or names: `adapters.1` and `adapters.3`.
+impl<N: Display, V: Visit> Visit for Vec<(N, V)> {
     fn visit<'a>(&'a self, role: &str, visitor: &mut dyn FnMut(&str, LayerPart<'a>)) {
-        for (number, of) in self {
-            of.visit(&join(role, number), visitor);
+        for (name, of) in self {
+            of.visit(&join(role, name), visitor);
         }
     }
 
     fn visit_mut<'a>(&'a mut self, role: &str, visitor: &mut dyn FnMut(&str, LayerPartMut<'a>)) {
-        for (number, of) in self {
-            of.visit_mut(&join(role, *number), visitor);
+        for (name, of) in self {
+            of.visit_mut(&join(role, name), visitor);
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::MixerFacts;
-use crate::config::{NormConfig, setters, size};
+use crate::config::{NormConfig, setters, size, sizes};
 use crate::error::{Error, Result};
 
 /// A gated delta rule (Gated DeltaNet; Yang, Kautz and Hatamizadeh 2024, <https://arxiv.org/abs/2412.06464>), the mixer
@@ -145,17 +145,16 @@ impl GatedDeltaNetConfig {
     /// # Errors
     /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) names the wrong setting and says what is expected.
     pub fn validate(&self) -> Result<()> {
-        let sizes = [
-            ("d_model", self.d_model),
-            ("n_key_heads", self.n_key_heads),
-            ("n_value_heads", self.n_value_heads),
-            ("key_dim", self.key_dim),
-            ("value_dim", self.value_dim),
-            ("taps", self.taps),
-        ];
-        for (name, found) in sizes {
-            size(&format!("{name} of a gated delta rule"), found)?;
-        }
+        sizes!(
+            self,
+            "a gated delta rule",
+            d_model,
+            n_key_heads,
+            n_value_heads,
+            key_dim,
+            value_dim,
+            taps
+        );
         let (n, keys) = (self.n_value_heads, self.n_key_heads);
         let invalid = |reason: String| Err(Error::InvalidConfig(reason));
         if let DeltaForm::Channel { rank, bound } = self.form {

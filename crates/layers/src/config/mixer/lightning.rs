@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::MixerFacts;
-use crate::config::{Activation, NormConfig, finite, setters, size};
+use crate::config::{Activation, NormConfig, finite, setters, size, sizes};
 use crate::error::Result;
 
 /// Lightning attention (Qin et al. 2024, <https://arxiv.org/abs/2401.04658>), linear attention with a constant decay for each
@@ -84,14 +84,7 @@ impl LightningConfig {
     /// # Errors
     /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) names the wrong setting and says what is expected.
     pub fn validate(&self) -> Result<()> {
-        let sizes = [
-            ("d_model", self.d_model),
-            ("n_heads", self.n_heads),
-            ("head_dim", self.head_dim),
-        ];
-        for (name, found) in sizes {
-            size(&format!("{name} of lightning attention"), found)?;
-        }
+        sizes!(self, "lightning attention", d_model, n_heads, head_dim);
         let state = self.n_heads.saturating_mul(self.head_dim);
         size(
             "the state of lightning attention",

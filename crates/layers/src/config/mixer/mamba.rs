@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::MixerFacts;
-use crate::config::{NormConfig, setters, size};
-use crate::error::Result;
+use crate::config::{NormConfig, setters, size, sizes};
+use crate::error::{Error, Result};
 
 /// Mamba's state space model (Gu and Dao 2023, <https://arxiv.org/abs/2312.00752>), the mixer in all layers of Mamba and
 /// Falcon Mamba and in most layers of Jamba. Each of `d_inner` channels has a state of `state_dim` elements:
@@ -19,7 +19,8 @@ use crate::error::Result;
 ///
 /// `k` and `q` are the paper's `B` and `C`, and `d` has `step_rank` columns. The convolution is as in
 /// [`ShortConvolutionConfig`](crate::config::ShortConvolutionConfig). A cache holds the states and the last `taps - 1` rows
-/// for the convolution, whatever the length. Pass it to [`Mamba::new`](crate::layers::Mamba::new).
+/// for the convolution, whatever the length. With several heads (Zamba), each has an equal share of the channels, and
+/// weights of its own for `d`, `k`, `q` and `t`. Pass it to [`Mamba::new`](crate::layers::Mamba::new).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 #[non_exhaustive]
@@ -28,6 +29,9 @@ pub struct MambaConfig {
     pub d_model: usize,
     /// How many channels values, gates and states have.
     pub d_inner: usize,
+    /// How many heads share the channels.
+    #[serde(default = "crate::config::one")]
+    pub n_heads: usize,
     /// How many elements a channel's state has.
     pub state_dim: usize,
     /// The width from which steps are projected.
@@ -42,11 +46,12 @@ pub struct MambaConfig {
 
 impl MambaConfig {
     /// Returns a mixer with this many channels, elements in each state and columns from which steps are projected: a
-    /// convolution of four taps with a bias, and no norms.
+    /// convolution of four taps with a bias, one head, and no norms.
     pub fn new(d_model: usize, d_inner: usize, state_dim: usize, step_rank: usize) -> Self {
         Self {
             d_model,
             d_inner,
+            n_heads: 1,
             state_dim,
             step_rank,
             taps: 4,
@@ -56,6 +61,8 @@ impl MambaConfig {
     }
 
     setters! {
+        /// Sets how many heads share the channels.
+        with_heads(n_heads: usize) => n_heads = n_heads;
         /// Sets how many positions the convolution reads.
         with_taps(taps: usize) => taps = taps;
         /// Sets whether the convolution has a bias.
@@ -82,18 +89,17 @@ impl MambaConfig {
     /// # Errors
     /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) names the wrong setting and says what is expected.
     pub fn validate(&self) -> Result<()> {
-        let sizes = [
-            ("d_model", self.d_model),
-            ("d_inner", self.d_inner),
-            ("state_dim", self.state_dim),
-            ("step_rank", self.step_rank),
-            ("taps", self.taps),
-        ];
-        for (name, found) in sizes {
-            size(&format!("{name} of Mamba"), found)?;
-        }
+        sizes!(
+            self, "Mamba", d_model, d_inner, n_heads, state_dim, step_rank, taps
+        );
         let state = self.d_inner.saturating_mul(self.state_dim);
         size("the state of Mamba", state)?;
+        if !self.d_inner.is_multiple_of(self.n_heads) {
+            return Err(Error::InvalidConfig(format!(
+                "n_heads of Mamba is {}, which does not divide d_inner, {}",
+                self.n_heads, self.d_inner
+            )));
+        }
         match &self.norm {
             Some(norm) => norm.validate_eps(),
             None => Ok(()),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Mamba2Multipliers, MixerFacts};
-use crate::config::{NormConfig, finite, setters, size};
+use crate::config::{NormConfig, finite, setters, size, sizes};
 use crate::error::{Error, Result};
 
 /// The place of Mamba-2's norm. Set it in [`Mamba2Config::norm`].
@@ -145,17 +145,9 @@ impl Mamba2Config {
     /// # Errors
     /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) names the wrong setting and says what is expected.
     pub fn validate(&self) -> Result<()> {
-        let sizes = [
-            ("d_model", self.d_model),
-            ("n_heads", self.n_heads),
-            ("head_dim", self.head_dim),
-            ("n_groups", self.n_groups),
-            ("state_dim", self.state_dim),
-            ("taps", self.taps),
-        ];
-        for (name, found) in sizes {
-            size(&format!("{name} of Mamba-2"), found)?;
-        }
+        sizes!(
+            self, "Mamba-2", d_model, n_heads, head_dim, n_groups, state_dim, taps
+        );
         let state = self.values_width().max(self.keys_width());
         size("the state of Mamba-2", state.saturating_mul(self.state_dim))?;
         let (heads, groups) = (self.n_heads, self.n_groups);
@@ -171,14 +163,8 @@ impl Mamba2Config {
                 "steps of Mamba-2 from {low} to {high}; expected a smallest and a largest one, from 0 on"
             ));
         }
-        let Mamba2Multipliers {
-            gate,
-            value,
-            key,
-            query,
-            step,
-        } = self.multipliers;
-        for multiplier in [gate, value, key, query, step] {
+        let of = &self.multipliers;
+        for multiplier in [of.gate, of.value, of.key, of.query, of.step] {
             finite("a multiplier of Mamba-2", multiplier)?;
         }
         NormConfig::rms_norm(self.values_width() / groups, self.norm_eps).validate()

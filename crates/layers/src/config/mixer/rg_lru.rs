@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::MixerFacts;
-use crate::config::{Activation, setters, size};
+use crate::config::{Activation, setters, sizes};
 use crate::error::{Error, Result};
 
 /// A real-gated linear recurrent unit (RG-LRU) after a convolution, the mixer in most layers of RecurrentGemma (De et al.
@@ -77,15 +77,7 @@ impl RgLruConfig {
     /// # Errors
     /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) names the wrong setting and says what is expected.
     pub fn validate(&self) -> Result<()> {
-        let sizes = [
-            ("d_model", self.d_model),
-            ("d_inner", self.d_inner),
-            ("n_heads", self.n_heads),
-            ("taps", self.taps),
-        ];
-        for (name, found) in sizes {
-            size(&format!("{name} of an RG-LRU"), found)?;
-        }
+        sizes!(self, "an RG-LRU", d_model, d_inner, n_heads, taps);
         if !self.d_inner.is_multiple_of(self.n_heads) {
             return Err(Error::InvalidConfig(format!(
                 "an RG-LRU's channels are {}, expected a multiple of n_heads, {}",

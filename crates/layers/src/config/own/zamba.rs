@@ -1,4 +1,4 @@
-//! The configuration of Zamba 2's shared transformers.
+//! The configuration of Zamba's shared transformers.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,17 +8,19 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 
-/// The parts of a Zamba 2 block beside its mixer (Glorioso et al. 2024, <https://arxiv.org/abs/2411.15242>): a transformer
-/// that several blocks share. With the stack's input `e`, a block that runs one computes from its input `x`
+/// The parts of a Zamba block beside its mixer (Glorioso et al. 2024, <https://arxiv.org/abs/2405.16712> and
+/// <https://arxiv.org/abs/2411.15242>): a transformer that several blocks share. With the stack's input `e`, a block that
+/// runs one computes from its input `x`
 ///
 /// ```text
 /// a      = attention(attention_norm([x, e]))               [x, e] is twice as wide as x
-/// t      = down(activation(gate) · up)                     [gate, up] = gate_up(feed_forward_norm(a))
+/// n      = feed_forward_norm(a)
+/// t      = down(activation(gate(n)) · up(n))
 /// output = x + mixer(norm(x + transformer_output(t)))
 /// ```
 ///
-/// Each use adds its own low-rank adapters to `gate_up`, and perhaps to queries, keys and values. Rows have `x` and `e`
-/// side by side, as [`Stack`](crate::Stack) passes them on. Set it in
+/// In Zamba 2, each use adds its own low-rank adapters to `gate` and `up`, and perhaps to queries, keys and values. Rows
+/// have `x` and `e` side by side, as [`Stack`](crate::Stack) passes them on. Set it in
 /// [`OwnConfig::Zamba`](crate::config::OwnConfig::Zamba).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ZambaConfig {
@@ -35,8 +37,8 @@ pub struct SharedTransformerConfig {
     pub d_ff: usize,
     /// The activation of the feed-forward's gate.
     pub activation: Activation,
-    /// The rank of the adapters.
-    pub adapter_rank: usize,
+    /// The rank of the adapters, if there are any.
+    pub adapter_rank: Option<usize>,
     /// True if queries, keys and values have adapters too.
     pub adapts_attention: bool,
     /// The block that has the transformer's parameters: the first that runs it.
@@ -75,10 +77,9 @@ impl ZambaConfig {
         };
         of.attention.validate()?;
         size("the width of a shared transformer's feed-forward", of.d_ff)?;
-        size(
-            "the rank of a shared transformer's adapters",
-            of.adapter_rank,
-        )?;
+        if let Some(rank) = of.adapter_rank {
+            size("the rank of a shared transformer's adapters", rank)?;
+        }
         let (found, expected) = (of.attention.d_model, 2 * block.d_model());
         if found != expected {
             return failed(format!(

@@ -89,12 +89,12 @@ macro_rules! passes {
 }
 
 /// Implements [`MixerLayer`](super::MixerLayer) and the public passes of a recurrent mixer with these parts. `exact` parts stay
-/// in f32 in every precision: few weights, on which all later positions depend.
+/// in f32 in every precision: few weights, on which all later positions depend. `own` parts have the layer's own role.
 macro_rules! recurrent {
     ($kind:ident: $layer:ident, $name:literal, $role:ident,
-        [$($part:ident $($exact:ident)?),+]) => {
+        [$($part:ident $($exact:ident)?),+] $(, own [$($own:ident),+])?) => {
         crate::layers::mixer::layer::passes!($layer);
-        crate::layers::visit::parts!($layer: Self { $($part,)+ .. } => [] [$($part),+]);
+        crate::layers::visit::parts!($layer: Self { $($part,)+ $($($own,)+)? .. } => [$($($own),+)?] [$($part),+]);
 
         impl $layer {
             /// Returns the layer with packed parts, and all else as it is.

@@ -114,14 +114,12 @@ impl LightningAttention {
     }
 
     fn heads(&self) -> StateHeads {
-        let LightningConfig {
-            n_heads, head_dim, ..
-        } = self.config;
+        let of = &self.config;
         StateHeads {
-            n_keys: n_heads,
-            n_values: n_heads,
-            key_dim: head_dim,
-            value_dim: head_dim,
+            n_keys: of.n_heads,
+            n_values: of.n_heads,
+            key_dim: of.head_dim,
+            value_dim: of.head_dim,
         }
     }
 }

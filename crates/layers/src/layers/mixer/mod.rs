@@ -74,22 +74,12 @@ parts!(Mixer:
     Self::HybridHeads(heads) => [heads] [],
     Self::Absent { .. } => [] []);
 
-/// The role of a short convolution within the mixer's, which is that of an attention.
+/// The roles of mixers within the block's, which is that of an attention.
 const CONVOLUTION: &str = "convolution";
-
-/// The role of a gated delta rule within the mixer's.
 const DELTA: &str = "delta";
-
-/// The role of Mamba, a selective state space model, within the mixer's.
 const SELECTIVE: &str = "selective";
-
-/// The role of Mamba-2 within the mixer's.
 const MAMBA: &str = "mamba";
-
-/// The role of a real-gated linear recurrent unit within the mixer's.
 const LRU: &str = "lru";
-
-/// The role of lightning attention within the mixer's.
 const LIGHTNING: &str = "lightning";
 
 impl Mixer {

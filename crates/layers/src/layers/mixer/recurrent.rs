@@ -103,6 +103,11 @@ impl<'a> RecurrentPass<'a> {
         })
     }
 
+    /// Returns true in training mode.
+    pub fn train(&self) -> bool {
+        self.pass.context.train()
+    }
+
     /// Returns the next tensor of the state before the pass.
     fn earlier(&self) -> Option<&Tensor> {
         self.state.as_ref()?.tensor(self.after.len())
@@ -165,11 +170,13 @@ impl<'a> RecurrentPass<'a> {
             sequences: self.sequences(&rows),
         };
         let (read, states) = recurrence.compute()?;
-        Ok(self.finished(read, states))
+        self.after.push(states);
+        self.finish();
+        Ok(read)
     }
 
-    /// Computes the selective scan for steps, queries, keys and values, and replaces the state.
-    pub fn scan(mut self, rate: &Tensor, [step, query, key, value]: [&Value; 4]) -> Result<Value> {
+    /// Computes the selective scan of a head for steps, queries, keys and values. [`Self::finish`] replaces the state.
+    pub fn scan(&mut self, rate: &Tensor, [step, query, key, value]: [&Value; 4]) -> Result<Value> {
         let rows = self.pass.sequence_rows()?;
         let scan = SelectiveScan {
             rate,
@@ -180,16 +187,15 @@ impl<'a> RecurrentPass<'a> {
             sequences: self.sequences(&rows),
         };
         let (read, states) = scan.compute()?;
-        Ok(self.finished(read, states))
+        self.after.push(states);
+        Ok(read)
     }
 
-    /// Replaces the state, and returns what the pass read from it.
-    fn finished(mut self, read: Value, states: Tensor) -> Value {
-        self.after.push(states);
+    /// Replaces the state.
+    pub fn finish(self) {
         if let Some(state) = self.state {
             state.advance(self.pass.seen + self.pass.seq, self.after);
         }
-        read
     }
 }
 

@@ -6,6 +6,7 @@ use candle_nn::Init;
 use super::layer::recurrent;
 use super::recurrent::{ConvolvedProjection, RecurrentPass, single, widened};
 use crate::config::{Activation, LinearConfig, RgLruConfig, getters};
+use crate::layers::own::streams::{apart, side_by_side};
 use crate::layers::packed::Packing;
 use crate::layers::visit::parts;
 use crate::layers::{Linear, ParameterSource};
@@ -129,6 +130,7 @@ impl RgLru {
         one.push(1);
         let one = value.beside(&Tensor::ones(one, value.dtype(), &value.device())?)?;
         let read = states.scan(&self.unit, [&steps, &one, &one, &written])?;
+        states.finish();
 
         let (read, x) = (pass.requested_rows(read)?, pass.requested_rows(x.clone())?);
         let gate = self.gate.apply(&x, None, train)?.widened()?;
@@ -156,19 +158,10 @@ impl HeadGate {
 
     /// Returns the gates in f32 or f64.
     fn apply(&self, rows: &Value, train: bool) -> Result<Value> {
-        let width = self.0[0].shape().0;
-        let mut all: Option<Value> = None;
-        for (h, of) in self.0.iter().enumerate() {
-            let own = of.apply(&rows.columns(h * width..(h + 1) * width), None, train)?;
-            let n = own.dims().iter().product::<usize>() / width;
-            let own = own.widened()?.reshape(vec![n, 1, width])?;
-            all = Some(match all {
-                Some(all) => all.joined(&own)?,
-                None => own,
-            });
-        }
-        let all = all.map_or_else(|| rows.widened(), |all| all.reshape(rows.dims().to_vec()))?;
-        all.activate(Activation::Sigmoid)
+        let rows = apart(rows, self.0.len())?;
+        let gates = self.0.iter().zip(&rows);
+        let gates = gates.map(|(of, rows)| of.apply(rows, None, train)?.widened());
+        side_by_side(gates.collect::<Result<Vec<_>>>()?.iter())?.activate(Activation::Sigmoid)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Zamba 2's parts beside the mixer: transformers that blocks share.
+//! Zamba's parts beside the mixer: transformers that blocks share.
 //!
 //! transformers' `Zamba2HybridLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/zamba2/modeling_zamba2.py>
@@ -30,12 +30,13 @@ pub(crate) struct SharedTransformer {
     attention_norm: Norm,
     pub attention: Attention,
     feed_forward_norm: Norm,
-    /// `[2 · d_ff, d_model]`.
-    gate_up: Linear,
+    /// `[d_ff, d_model]`, as is `up`.
+    gate: Linear,
+    up: Linear,
     /// `[d_model, d_ff]`.
     down: Linear,
     activation: Activation,
-    /// Each use's adapters, by its number.
+    /// Each use's adapters, by its number; none if no use has any.
     adapters: Vec<(usize, Adapters)>,
 }
 
@@ -55,7 +56,7 @@ struct AttentionAdapters {
 }
 
 parts!(ZambaParts: Self { transformer, transformer_output, .. } => [] [transformer, transformer_output]);
-parts!(SharedTransformer: Self { attention, gate_up, down, adapters, .. } => [] [attention, gate_up, down, adapters]);
+parts!(SharedTransformer: Self { attention, gate, up, down, adapters, .. } => [] [attention, gate, up, down, adapters]);
 parts!(Adapters: Self { attention, gate_up } => [attention] [gate_up]);
 parts!(AttentionAdapters: Self { query, key, value } => [] [query, key, value]);
 
@@ -134,10 +135,11 @@ impl ZambaParts {
 impl SharedTransformer {
     fn new(of: &SharedTransformerConfig, norm: &NormConfig, vb: &ParameterSource) -> Result<Self> {
         let (d_model, wide) = (norm.d_model, of.attention.d_model);
-        let adapters = of.uses.iter().map(|&number| {
+        let adapted = of.uses.iter().filter(|_| of.adapter_rank.is_some());
+        let adapters = adapted.map(|&number| {
             let vb = vb.pp("adapters").pp(number);
             let through = |name: &str, d_in, d_out| {
-                ThroughRank::new(&vb.pp(name), [d_in, d_out], Some(of.adapter_rank))
+                ThroughRank::new(&vb.pp(name), [d_in, d_out], of.adapter_rank)
             };
             let (q, kv) = (of.attention.query_width(), of.attention.key_width());
             let attention = of.adapts_attention.then(|| {
@@ -162,7 +164,8 @@ impl SharedTransformer {
             attention_norm: Norm::new(&wide_norm, vb.pp("attention_norm"))?,
             attention: Attention::with_output(&of.attention, d_model, vb.pp("attention"))?,
             feed_forward_norm: Norm::new(norm, vb.pp("feed_forward_norm"))?,
-            gate_up: Linear::unbiased([d_model, 2 * of.d_ff], vb.pp("gate_up"))?,
+            gate: Linear::unbiased([d_model, of.d_ff], vb.pp("gate"))?,
+            up: Linear::unbiased([d_model, of.d_ff], vb.pp("up"))?,
             down: Linear::unbiased([of.d_ff, d_model], vb.pp("down"))?,
             activation: of.activation,
         })
@@ -190,11 +193,14 @@ impl SharedTransformer {
         keys: Option<&mut LayerState>,
     ) -> Result<Value> {
         let train = pass.context.train();
-        let Some((_, adapters)) = self.adapters.iter().find(|(of, _)| *of == number) else {
+        let adapters = self.adapters.iter().find(|(of, _)| *of == number);
+        let adapters = adapters.map(|(_, adapters)| adapters);
+        if adapters.is_none() && !self.adapters.is_empty() {
             bail!("a shared transformer has no adapters of the number {number}");
-        };
+        }
         let normal = self.attention_norm.apply(x)?;
-        let added = adapters.attention.as_ref().map(|of| {
+        let of_attention = adapters.and_then(|of| of.attention.as_ref());
+        let added = of_attention.map(|of| {
             let each = [&of.query, &of.key, &of.value].map(|of| of.apply(&normal, train));
             let [query, key, value] = each;
             side_by_side([&query?, &key?, &value?].into_iter())
@@ -204,11 +210,15 @@ impl SharedTransformer {
             .attention
             .apply(&normal, added.as_ref(), pass, keys, None)?;
         let normal = self.feed_forward_norm.apply(&attended)?;
-        let added = adapters.gate_up.apply(&normal, train)?;
-        let both = self.gate_up.apply(&normal, Some(&added), train)?;
-        let d_ff = both.width() / 2;
-        let up = both.columns(d_ff..2 * d_ff);
-        let gated = both.columns(0..d_ff).gate(&up, self.activation, None)?;
+        let added = adapters.map(|of| of.gate_up.apply(&normal, train));
+        let added = added.transpose()?;
+        let half = |i: usize| {
+            let (of, width) = added.as_ref().map(|of| (of, of.width() / 2))?;
+            Some(of.columns(i * width..(i + 1) * width))
+        };
+        let gate = self.gate.apply(&normal, half(0).as_ref(), train)?;
+        let up = self.up.apply(&normal, half(1).as_ref(), train)?;
+        let gated = gate.gate(&up, self.activation, None)?;
         self.down.apply(&gated, None, train)
     }
 }
