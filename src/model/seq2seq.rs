@@ -92,6 +92,22 @@ impl Seq2Seq {
         Ok(Seq2SeqOutput { encoder, decoder })
     }
 
+    /// Returns the decoder's logits `[n, n_tokens]` at some positions like [`Model::logits_at`], where it reads the encoder's
+    /// tokens shifted right by one.
+    ///
+    /// # Errors
+    /// Same as [`Model::logits_at`].
+    #[cfg(feature = "text")]
+    pub(crate) fn logits_at(&self, input: &ModelInput, positions: &[u32]) -> Result<Tensor> {
+        let encoded = self.encoder.forward(&self.encoder_input(input))?;
+        let input = ModelInput {
+            decoder_input_ids: Some(self.one_place_later(input)?),
+            ..input.clone()
+        };
+        let input = self.decoder_input(&input, &encoded.last_hidden_state)?;
+        self.decoder.logits_at(&input, positions)
+    }
+
     /// Runs the encoder.
     ///
     /// # Errors
@@ -149,9 +165,15 @@ impl Seq2Seq {
         input: &ModelInput,
         encoder_output: &Tensor,
     ) -> Result<ModelInput> {
+        let reads_same_text = !matches!(self.decoder.task(), None | Some(HeadTask::CausalLm));
         let ids = match &input.decoder_input_ids {
             Some(ids) => ids.clone(),
-            None => self.one_place_later(input)?,
+            None if reads_same_text => self.one_place_later(input)?,
+            None => {
+                return missing(
+                    "missing; the decoder needs its own tokens beside the encoder's input",
+                );
+            }
         };
         Ok(ModelInput {
             decoder_input_ids: Some(ids),
@@ -163,13 +185,10 @@ impl Seq2Seq {
         .with_encoder_output(encoder_output, input.attention_mask.as_ref()))
     }
 
-    /// Returns the encoder's tokens shifted right by one, for a sequence classification model: transformers'
-    /// `shift_tokens_right`.
+    /// Returns the encoder's tokens shifted right by one: transformers' `shift_tokens_right`.
     fn one_place_later(&self, input: &ModelInput) -> Result<Tensor> {
-        let reads_same_text = !matches!(self.decoder.task(), None | Some(HeadTask::CausalLm));
-        let (Some(ids), true) = (&input.input_ids, reads_same_text) else {
-            let reason = "missing; the decoder needs its own tokens beside the encoder's input";
-            return Err(Error::input("decoder_input_ids", reason).into());
+        let Some(ids) = &input.input_ids else {
+            return missing("missing; the decoder needs tokens, its own or the encoder's");
         };
         let (batch, seq) = ids.dims2()?;
         let first = match self.start_token {
@@ -187,8 +206,9 @@ impl Seq2Seq {
             _ => None,
         };
         let Some(padding) = padding else {
-            let reason = "missing; transformers shifts in the last token before the padding, but config.json has no pad_token_id";
-            return Err(Error::input("decoder_input_ids", reason).into());
+            return missing(
+                "missing; transformers shifts in the last token before the padding, but config.json has no pad_token_id",
+            );
         };
         let rows = ids.to_dtype(DType::I64)?.to_vec2::<i64>()?;
         let last = rows.iter().map(|row| {
@@ -203,4 +223,8 @@ impl Seq2Seq {
             None => Err(Error::input("input_ids", "a sequence holds only padding").into()),
         }
     }
+}
+
+fn missing<T>(reason: &str) -> Result<T> {
+    Err(Error::input("decoder_input_ids", reason).into())
 }

@@ -153,6 +153,10 @@ impl Encoder {
         let reads = last.config().head.as_ref().map(|head| &head.readout.reads);
         let (reads_alike, padding) = match reads {
             Some(TokenSelection::LastExcept(Some(padding))) => (true, *padding),
+            // mBART's decoder begins with the last token that is no padding.
+            Some(TokenSelection::Each) if whole.is_some() => {
+                (true, embeddings.padding.unwrap_or(0))
+            }
             None | Some(TokenSelection::First | TokenSelection::Pooled | TokenSelection::Each) => {
                 (true, 0)
             }
@@ -341,7 +345,11 @@ impl Encoder {
                 let tokens = selected[text].iter();
                 tokens.map(move |token| (row * seq + token) as u32)
             });
-            let logits = self.model.logits_at(&input, &rows.collect::<Vec<_>>())?;
+            let rows: Vec<u32> = rows.collect();
+            let logits = match &self.whole {
+                Some(whole) => whole.logits_at(&input, &rows)?,
+                None => self.model.logits_at(&input, &rows)?,
+            };
             let mut before = 0;
             for &text in batch {
                 let n = selected[text].len();

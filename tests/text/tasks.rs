@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::PathBuf;
 
-use candle_blocks::Precision;
 use candle_blocks::candle_core::{DType, Device};
 use candle_blocks::text::{
     Aggregation, Entity, HypothesisTemplate, MaskFiller, TextClassifier, TextOptions,
     TokenClassifier, TruncationStrategy, ZeroShotClassifier,
 };
+use candle_blocks::{Precision, config::EmbeddingsConfig};
 use serde_json::{Value, json};
 
 use crate::folder::{copied, merge};
@@ -135,6 +135,8 @@ fn masks_are_filled_as_by_transformers() {
         ("fill-uncased", "[MASK]"),
         ("fill-bytes", "<mask>"),
         ("fill-unigram", "<mask>"),
+        ("fill-bart", "<mask>"),
+        ("fill-mbart", "<mask>"),
     ] {
         let filler = MaskFiller::open(model(name)).unwrap();
         assert_eq!(filler.mask_token(), mask);
@@ -160,8 +162,10 @@ fn masks_are_filled_as_by_transformers() {
                 }
             }
         }
-        let head = filler.model().config().head.as_ref().unwrap();
-        let n_tokens = head.readout.output.as_ref().unwrap().n_out;
+        let EmbeddingsConfig::Tokens(words) = &filler.model().config().embeddings else {
+            panic!("{name} reads no tokens");
+        };
+        let n_tokens = words.n_tokens;
         let all = filler.fill(&texts[..1], n_tokens).unwrap();
         let total: f32 = all[0][0].iter().map(|filling| filling.score).sum();
         assert!((total - 1.0).abs() < 1e-4, "{total}");

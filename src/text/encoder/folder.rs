@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 use crate::text::sentence_files::{COLBERT, Kind, SentenceFiles};
 use crate::{Checkpoint, CheckpointOptions};
 
+/// Encoder-decoders whose decoders fill masks: transformers' `AutoModelForMaskedLM`.
+const FILLED_BY_DECODER: [&str; 3] = ["bart", "mbart", "mvp"];
+
 /// A folder, and the kind of model to which its sentence-transformers files belong.
 #[derive(Debug)]
 pub(crate) struct Folder<'p> {
@@ -127,7 +130,14 @@ impl<'p> Folder<'p> {
     /// If it has none.
     pub fn check_head(&self, checkpoint: &Checkpoint, task: HeadTask) -> Result<()> {
         let head = checkpoint.model_config()?.head.as_ref();
-        if head.is_some_and(|head| head.task == task) {
+        let json = checkpoint.config_json()?;
+        let model_type = json.map(|json| json.text(&["model_type"])).transpose()?;
+        let by_decoder = |task: HeadTask| {
+            let is_known = |of: &String| FILLED_BY_DECODER.contains(&&of[..]);
+            task == HeadTask::CausalLm && model_type.iter().flatten().any(is_known)
+        };
+        let fills = task == HeadTask::MaskedLm;
+        if head.is_some_and(|head| head.task == task || fills && by_decoder(head.task)) {
             return Ok(());
         }
         let found = match head {

@@ -13,7 +13,7 @@ use crate::text::encoder::{Encoder, host};
 use crate::text::scoring::ScoreFunction;
 use candle_blocks_tokenizers::SpecialTokens;
 
-/// Fills the masks in texts with probable tokens: transformers' fill-mask
+/// Fills the masks in texts with probable tokens, by a masked language model, BART, mBART or MVP: transformers' fill-mask
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/pipelines/fill_mask.py>).
 ///
 /// ```no_run
@@ -122,7 +122,7 @@ impl MaskFiller {
     }
 
     getters! {
-        /// Returns the model.
+        /// Returns the model, of an encoder and a decoder the encoder.
         model(&self) -> &Model => &self.encoder.model;
         /// Returns the adapters that are merged into its weights.
         adapters(&self) -> &[AppliedAdapter] => &self.encoder.adapters;
