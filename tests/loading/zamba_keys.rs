@@ -1,4 +1,4 @@
-//! Zamba 2's keys for the kinds of its layers and their shared transformers, and refused values.
+//! The keys of both Zambas for the kinds of their layers and their shared transformers, and refused values.
 
 use candle_blocks::{Architecture, BlockConfig, Result};
 use serde_json::{Value, json};
@@ -33,6 +33,10 @@ fn layers_run_one_transformer_after_the_other() {
         (
             json!({"num_mem_blocks": 1}),
             vec![Some(0), None, Some(0), Some(0)],
+        ),
+        (
+            json!({"tie_word_embeddings": false}),
+            vec![Some(0), None, Some(2), Some(3)],
         ),
         // The older names of the published files.
         (
@@ -78,5 +82,62 @@ fn values_without_a_meaning_are_refused_by_their_key() {
     ];
     for (changes, words) in refused {
         assert_says(zamba(changes).unwrap_err(), words);
+    }
+}
+
+/// Opens a small Zamba 1 with these changes.
+fn first_zamba(changes: Value) -> Result<Architecture> {
+    let config = json!({
+        "model_type": "zamba", "hidden_size": 16, "intermediate_size": 24, "vocab_size": 99, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "n_mamba_heads": 2, "mamba_d_state": 3, "num_hidden_layers": 4,
+        "layers_block_type": ["hybrid", "mamba", "hybrid", "hybrid"],
+    });
+    opened_with(config, changes)
+}
+
+#[test]
+fn layers_of_the_first_zamba_run_one_transformer() {
+    // The class's own layers: the third, and from the fourth on those at an offset in each period.
+    let mut own = [None; 20];
+    for at in [2, 7, 13, 19] {
+        own[at] = Some(2);
+    }
+    let mut other = [None; 9];
+    for at in [2, 4, 7] {
+        other[at] = Some(2);
+    }
+    let absent = |n: usize| json!({"layers_block_type": null, "num_hidden_layers": n});
+    let with_period = |mut of: Value| {
+        of["attn_layer_period"] = json!(3);
+        of["attn_layer_offset"] = json!(1);
+        of
+    };
+    for (changes, expected) in [
+        (json!({}), vec![Some(0), None, Some(0), Some(0)]),
+        (
+            json!({"tie_word_embeddings": false}),
+            vec![Some(0), None, Some(2), Some(3)],
+        ),
+        (absent(20), own.to_vec()),
+        (with_period(absent(9)), other.to_vec()),
+    ] {
+        let architecture = first_zamba(changes.clone()).unwrap();
+        assert_eq!(run(&architecture), expected, "{changes}");
+    }
+    let refused: [(Value, &[&str]); 5] = [
+        (json!({"is_causal": false}), &["\"is_causal\"", "false"]),
+        (
+            json!({"n_mamba_heads": 3}),
+            &["n_heads of Mamba is 3", "32"],
+        ),
+        (
+            json!({"hidden_mamba_act": "gelu"}),
+            &["\"hidden_mamba_act\""],
+        ),
+        (json!({"mamba_proj_bias": true}), &["\"mamba_proj_bias\""]),
+        (json!({"attn_layer_period": 0}), &["\"attn_layer_period\""]),
+    ];
+    for (changes, words) in refused {
+        assert_says(first_zamba(changes).unwrap_err(), words);
     }
 }

@@ -62,6 +62,11 @@ pub(super) fn stack(
         false => LINEAR,
     })?;
     let hybrids: Vec<usize> = (0..n_layers).filter(|&i| kinds[i] == HYBRID).collect();
+    // transformers ties neither words nor transformers without this key.
+    let n_shared = match json.flag(&["tie_word_embeddings"], true)? {
+        true => n_shared,
+        false => hybrids.len().max(1),
+    };
     let own = OwnConfig::Zamba(ZambaConfig::default());
     let block = BlockConfig::of_mixer(mixer, norm).with_own(own);
     let stack = StackConfig::uniform(block, n_layers, Some(norm));
@@ -89,6 +94,7 @@ pub(super) fn transformer(
     d_model: usize,
     rotary_base: Option<f64>,
 ) -> Result<SharedTransformerConfig> {
+    json.only("is_causal", &[json!(true)])?;
     let (wide, n_heads) = (2 * d_model, json.size(&["num_attention_heads"])?);
     let head_dim = wide.checked_div(n_heads).unwrap_or(0);
     json.only("attention_hidden_size", &[json!(wide)])?;

@@ -36,7 +36,6 @@ pub(super) fn family() -> Family {
 
 fn zamba2(json: &ConfigJson) -> Result<StackConfig> {
     json.only("add_bias_linear", &[json!(false)])?;
-    json.only("is_causal", &[json!(true)])?;
     let d_model = json.size(&["hidden_size"])?;
     let norm = NormConfig::rms_norm(d_model, json.number(&["rms_norm_eps"], 1e-5)?);
     let length = match json.flag(&["use_long_context"], false)? {
