@@ -7,7 +7,7 @@ use super::prelude::*;
 /// A layer that runs a shared transformer before its mixer.
 const HYBRID: &str = "hybrid";
 
-/// The table of a decoder some of whose layers run a shared transformer, with the name `stem` in a layer.
+/// Makes a decoder's table. Some layers run a shared transformer, which each names `stem`.
 pub(super) fn table(
     name: &str,
     config: fn(&ConfigJson) -> Result<StackConfig>,
@@ -40,13 +40,13 @@ pub(super) fn table(
         .renamed("layer_types", "layers_block_type")
 }
 
-/// Returns the rule for a linear layer or a norm of the transformer.
+/// Returns the rule for a linear layer or a norm in the transformer.
 pub(super) fn rule(stem: &str, role: &str, name: &str) -> Rule {
     Rule::linear(&format!("transformer.{role}"), &[&format!("{stem}.{name}")])
 }
 
-/// Returns a stack of mixers, of which some follow one of `n_shared` transformers in turn. `is_hybrid` says which, if the file
-/// does not.
+/// Returns a stack in which some mixers follow a shared transformer, each of `n_shared` in turn. If the file does not list the
+/// layers' types, `is_hybrid` selects them.
 pub(super) fn stack(
     json: &ConfigJson,
     mixer: impl Into<MixerConfig>,

@@ -9,8 +9,13 @@ use crate::error::{Error, Result};
 use crate::text::sentence_files::{COLBERT, Kind, SentenceFiles};
 use crate::{Checkpoint, CheckpointOptions};
 
-/// Encoder-decoders whose decoders fill masks: transformers' `AutoModelForMaskedLM`.
-const FILLED_BY_DECODER: [&str; 3] = ["bart", "mbart", "mvp"];
+/// Returns true for an encoder-decoder whose decoder fills masks: transformers' `AutoModelForMaskedLM`.
+fn fills_by_decoder(checkpoint: &Checkpoint) -> Result<bool> {
+    let json = checkpoint.config_json()?;
+    let model_type = json.map(|json| json.text(&["model_type"])).transpose()?;
+    let model_type = model_type.flatten().unwrap_or_default();
+    Ok(["bart", "mbart", "mvp"].contains(&model_type.as_str()))
+}
 
 /// A folder, and the kind of model to which its sentence-transformers files belong.
 #[derive(Debug)]
@@ -130,14 +135,13 @@ impl<'p> Folder<'p> {
     /// If it has none.
     pub fn check_head(&self, checkpoint: &Checkpoint, task: HeadTask) -> Result<()> {
         let head = checkpoint.model_config()?.head.as_ref();
-        let json = checkpoint.config_json()?;
-        let model_type = json.map(|json| json.text(&["model_type"])).transpose()?;
-        let by_decoder = |task: HeadTask| {
-            let is_known = |of: &String| FILLED_BY_DECODER.contains(&&of[..]);
-            task == HeadTask::CausalLm && model_type.iter().flatten().any(is_known)
+        let has_head = match (task, head) {
+            (HeadTask::MaskedLm, Some(head)) if head.task == HeadTask::CausalLm => {
+                fills_by_decoder(checkpoint)?
+            }
+            (_, head) => head.is_some_and(|head| head.task == task),
         };
-        let fills = task == HeadTask::MaskedLm;
-        if head.is_some_and(|head| head.task == task || fills && by_decoder(head.task)) {
+        if has_head {
             return Ok(());
         }
         let found = match head {

@@ -47,7 +47,7 @@ impl HybridHeadsConfig {
     }
 
     /// Returns the properties by which other parts of a model know this mixer.
-    pub(crate) fn facts(&self) -> MixerFacts {
+    pub(super) fn facts(&self) -> MixerFacts {
         self.mamba.facts().after(Some(&self.attention))
     }
 

@@ -210,14 +210,11 @@ impl SharedTransformer {
             .attention
             .apply(&normal, added.as_ref(), pass, keys, None)?;
         let normal = self.feed_forward_norm.apply(&attended)?;
-        let added = adapters.map(|of| of.gate_up.apply(&normal, train));
+        let added = adapters.map(|of| apart(&of.gate_up.apply(&normal, train)?, 2));
         let added = added.transpose()?;
-        let half = |i: usize| {
-            let (of, width) = added.as_ref().map(|of| (of, of.width() / 2))?;
-            Some(of.columns(i * width..(i + 1) * width))
-        };
-        let gate = self.gate.apply(&normal, half(0).as_ref(), train)?;
-        let up = self.up.apply(&normal, half(1).as_ref(), train)?;
+        let half = |i: usize| added.as_ref().map(|halves| &halves[i]);
+        let gate = self.gate.apply(&normal, half(0), train)?;
+        let up = self.up.apply(&normal, half(1), train)?;
         let gated = gate.gate(&up, self.activation, None)?;
         self.down.apply(&gated, None, train)
     }
