@@ -1,10 +1,10 @@
 //! Products whose right operands are in the cache.
 
 use super::Operand;
-use crate::products::{Ahead, DotTile, Dots, Format, PanelChunk, Total, Totals};
+use crate::products::{Ahead, DotTiles, Dots, Format, PanelChunk, Total, Totals};
 use crate::vectors::Task;
 
-/// A [`DotTile`] for keys or values, which are in the cache already. The type disables prefetching at compile time.
+/// A [`DotTiles`] for keys or values, which are in the cache already. The type disables prefetching at compile time.
 /// A branch in the innermost loop would cost 1 % on AVX2.
 pub(crate) struct NearTile<'a, F: Format> {
     pub(crate) rows: usize,
@@ -25,8 +25,8 @@ impl<F: Operand, D: Dots<F>> Task<D> for NearTile<'_, F> {
 impl<'a, F: Format<Element = f32>> NearTile<'a, F> {
     /// Converts to a tile that prefetches nothing.
     #[inline(always)]
-    pub(crate) fn dot_tile(self, panel: usize) -> DotTile<'a, F> {
-        DotTile {
+    pub(crate) fn dot_tile(self, panel: usize) -> DotTiles<'a, F> {
+        DotTiles {
             rows: self.rows,
             depth: self.depth,
             a: self.a,

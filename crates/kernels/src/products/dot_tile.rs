@@ -12,14 +12,14 @@
 //!    ..                  ..          ..
 //! ```
 
-use super::{Dots, Format, Total, Totals, WIDTH, format::Tile, parts};
+use super::{Blocking, Dots, Format, Total, Totals, WIDTH, format::Tile, parts};
 use crate::threads::parallel;
 use crate::vectors::prefetch::{self, LINE};
 use crate::vectors::{Task, Vectors};
 
-/// A chunk in a tile with `rows` rows and [`Dots::PANEL`] columns.
-pub struct DotTile<'a, F: Format> {
-    /// Rows in the tile, at most [`Dots::ROWS`].
+/// A chunk in tiles of [`Dots::PANEL`] columns.
+pub struct DotTiles<'a, F: Format> {
+    /// Rows in all tiles, of which each has at most [`Dots::ROWS`].
     pub rows: usize,
     /// This chunk's depth, at most [`Format::CHUNK`].
     pub depth: usize,
@@ -66,7 +66,7 @@ pub enum Form {
     Widened,
 }
 
-/// The memory that a tile prefetches while it computes.
+/// The memory that tiles prefetch while they compute.
 #[derive(Clone, Copy, Debug)]
 pub struct Ahead {
     pub from: *const u8,
@@ -100,23 +100,23 @@ impl Ahead {
 }
 
 /// Adds `Σ a·b` over the chunk to the totals.
-impl<F: Format, D: Dots<F>> Task<D> for DotTile<'_, F> {
+impl<F: Format, D: Dots<F>> Task<D> for DotTiles<'_, F> {
     #[inline(always)]
     fn compute(self, dots: D) {
         match self.b.form {
-            Form::Packed => self.by_rows::<D, false>(dots),
+            Form::Packed => self.by_tiles::<D, false>(dots),
             Form::Widened => dots.multiply_widened(self),
         }
     }
 }
 
-impl<F: Format> Tile<F> for DotTile<'_, F> {
+impl<F: Format> Tile<F> for DotTiles<'_, F> {
     #[inline(always)]
     fn multiply_as<G, D: Dots<G>>(self, d: D)
     where
         G: Format<Element = F::Element, Word = F::Word, Layout = F::Layout>,
     {
-        d.enter(SharedTile(DotTile::<G> {
+        d.enter(SharedTiles(DotTiles::<G> {
             rows: self.rows,
             depth: self.depth,
             a: self.a,
@@ -129,17 +129,46 @@ impl<F: Format> Tile<F> for DotTile<'_, F> {
     }
 }
 
-/// A tile of a widened chunk, in a format that others share.
-struct SharedTile<'a, F: Format>(DotTile<'a, F>);
+/// Tiles of a widened chunk, in a format that others share.
+struct SharedTiles<'a, F: Format>(DotTiles<'a, F>);
 
-impl<F: Format, D: Dots<F>> Task<D> for SharedTile<'_, F> {
+impl<F: Format, D: Dots<F>> Task<D> for SharedTiles<'_, F> {
     #[inline(always)]
     fn compute(self, d: D) {
-        self.0.by_rows::<D, true>(d);
+        self.0.by_tiles::<D, true>(d);
     }
 }
 
-impl<F: Format> DotTile<'_, F> {
+impl<F: Format> DotTiles<'_, F> {
+    /// Returns tile `i` of `n`, whose rows are packed `row_words` apart. No closure is called for each tile, since it would
+    /// be compiled without the instruction set.
+    #[inline(always)]
+    pub fn tile(
+        &mut self,
+        i: usize,
+        n: usize,
+        row_words: usize,
+        blocking: Blocking,
+    ) -> DotTiles<'_, F> {
+        let rows = blocking.part(self.rows, n, i);
+        DotTiles {
+            rows: rows.len(),
+            a: &self.a[rows.start * row_words..],
+            ahead: self.ahead.share(i, n),
+            totals: self.totals.part(rows),
+            ..*self
+        }
+    }
+
+    #[inline(always)]
+    fn by_tiles<D: Dots<F>, const WIDENED: bool>(mut self, dots: D) {
+        let n = self.rows.div_ceil(D::ROWS);
+        for i in 0..n {
+            let tile = self.tile(i, n, D::ROW_WORDS, Blocking::OF_VECTORS);
+            tile.by_rows::<D, WIDENED>(dots);
+        }
+    }
+
     #[inline(always)]
     fn by_rows<D: Dots<F>, const WIDENED: bool>(self, dots: D) {
         macro_rules! by_rows {
@@ -185,6 +214,10 @@ impl<F: Format> DotTile<'_, F> {
             }
             step => (step, step > LINE, 0),
         };
+        // What unrolled groups prefetch: lines of the next tile's rows, and bytes of the next chunk.
+        let near_lines = (ROWS * D::ROW_WORDS * D::UNROLLED)
+            .div_ceil(F::CHUNK / F::GROUP * LINE / size_of::<F::Word>());
+        let far_bytes = ahead.bytes / (F::CHUNK / F::GROUP) * D::UNROLLED;
         assert!(depth <= F::CHUNK && a.len() >= ROWS * D::ROW_WORDS);
         let scale_words = match WIDENED {
             true => D::WIDENED.scales,
@@ -223,9 +256,63 @@ impl<F: Format> DotTile<'_, F> {
                 },
                 _ => 0,
             };
-            for group in in_part.start + added..in_part.end {
+            // No branch between widening the columns and multiplying them: with a branch, the compiler spilled sums to
+            // keep the widened operands (int8 on NEON).
+            // No `from_fn`, as above: in its closure, a word's widening was not inlined.
+            macro_rules! add {
+                ($group:expr) => {
+                    let group = $group;
+                    let b: [D::Right; WIDTH] = if WIDENED {
+                        let at = group * WIDTH * D::TILE_WORDS * lanes;
+                        let from = b.values.as_ptr().wrapping_add(at);
+                        // SAFETY: group < groups, so the loads end within `b`.
+                        unsafe { [d.widened(from), d.widened(from.add(D::TILE_WORDS * lanes))] }
+                    } else {
+                        let at = group / F::GROUPS * F::GROUP_WORDS * D::PANEL;
+                        let place = group % F::GROUPS;
+                        let from = b.values.as_ptr().wrapping_add(at);
+                        // SAFETY: as above.
+                        unsafe { [d.right(from, place), d.right(from.add(lanes), place)] }
+                    };
+                    for (i, sums) in sums.iter_mut().enumerate() {
+                        // SAFETY: i < ROWS, `a` holds ROWS packed rows, and group < CHUNK / GROUP.
+                        let a = unsafe { d.left(row(i), group) };
+                        for (sum, b) in sums.iter_mut().zip(b) {
+                            *sum = d.dot(a, b, *sum);
+                        }
+                    }
+                };
+            }
+            // Unrolled by hand, because the compiler does not unroll so long a loop.
+            macro_rules! add_unrolled {
+                ($first:ident, $step:ident: $($i:literal)*) => {
+                    $(if $i < D::UNROLLED {
+                        // The rows of the next tile follow this tile's.
+                        if ROWS > 2 && $i < near_lines {
+                            let lines = $step * near_lines + $i;
+                            prefetch::near(row(ROWS).wrapping_add(lines * LINE / size_of::<F::Word>()));
+                        }
+                        add!($first + $i);
+                    })*
+                };
+            }
+            let first = in_part.start + added;
+            // Where unrolled groups would prefetch more than one line of the next chunk, reading it is the bottleneck.
+            let n_steps = match D::UNROLLED {
+                2.. if far_bytes <= LINE => (in_part.end - first) / D::UNROLLED,
+                _ => 0,
+            };
+            for step in 0..n_steps {
+                if ROWS > 2 && far_bytes > 0 {
+                    prefetch::far(ahead.from.wrapping_add(step * far_bytes));
+                }
+                let next = first + step * D::UNROLLED;
+                add_unrolled!(next, step: 0 1 2 3);
+            }
+            let next = first + n_steps * D::UNROLLED;
+            for group in next..in_part.end {
                 if ROWS > 2 {
-                    // The rows of the next tile follow this tile's. Each group prefetches one cache line from them.
+                    // Each group prefetches one cache line from the next tile's rows.
                     let line = LINE / size_of::<F::Word>();
                     prefetch::near(row(ROWS).wrapping_add(group * line));
                     if group & mask == 0 {
@@ -236,29 +323,7 @@ impl<F: Format> DotTile<'_, F> {
                         }
                     }
                 }
-                // No branch between widening the columns and multiplying them: with a branch, the compiler
-                // spilled sums to keep the widened operands (int8 on NEON).
-                // No `from_fn`, as above: in its closure, a word's widening was not inlined.
-                let b: [D::Right; WIDTH] = if WIDENED {
-                    let at = group * WIDTH * D::TILE_WORDS * lanes;
-                    let from = b.values.as_ptr().wrapping_add(at);
-                    // SAFETY: group < groups, so the loads end within `b`.
-                    unsafe { [d.widened(from), d.widened(from.add(D::TILE_WORDS * lanes))] }
-                } else {
-                    let at = group / F::GROUPS * F::GROUP_WORDS * D::PANEL;
-                    let place = group % F::GROUPS;
-                    let from = b.values.as_ptr().wrapping_add(at);
-                    // SAFETY: group < groups, so the loads end within `b`.
-                    // SAFETY: as above.
-                    unsafe { [d.right(from, place), d.right(from.add(lanes), place)] }
-                };
-                for (i, sums) in sums.iter_mut().enumerate() {
-                    // SAFETY: i < ROWS, `a` holds ROWS packed rows, and group < CHUNK / GROUP.
-                    let a = unsafe { d.left(row(i), group) };
-                    for (sum, b) in sums.iter_mut().zip(b) {
-                        *sum = d.dot(a, b, *sum);
-                    }
-                }
+                add!(group);
             }
             let column_scales = if WIDENED {
                 // SAFETY: part < n_parts, and the widened scales hold as many as any chunk has parts.

@@ -151,6 +151,8 @@ pub trait Dots<F: Format>: Instructions {
     const ROWS: usize;
     /// A row's words in a packed chunk, including the row's scales.
     const ROW_WORDS: usize;
+    /// Groups that a tile adds without a condition in between, at most 4.
+    const UNROLLED: usize = 1;
     /// Columns in a panel, which is as wide as a tile.
     const PANEL: usize = WIDTH * <Self::Vectors as Vectors<F::Element>>::LANES;
 

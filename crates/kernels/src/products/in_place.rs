@@ -17,7 +17,7 @@ const GROUPS: usize = 2;
 /// The maximum row count for which reading in place is faster than packing.
 pub const MAX_ROWS: usize = 4;
 
-/// A chunk in a tile with at most [`MAX_ROWS`] rows, like [`DotTile`](super::dot_tile::DotTile) with an unpacked
+/// A chunk in a tile with at most [`MAX_ROWS`] rows, like [`DotTiles`](super::dot_tile::DotTiles) with an unpacked
 /// right operand.
 pub struct InPlaceTile<'a, T> {
     /// Tile rows, at most [`MAX_ROWS`].

@@ -10,7 +10,7 @@ use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use super::tiles::TileKernel;
 use super::{
-    ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTile, Dots, Format, InPlaceTile,
+    ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTiles, Dots, Format, InPlaceTile,
     PackByRows, PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, UnpackColumn,
     Widen, WidenedWords,
     formats::group_scales::{E2M1, NON_LINEAR},
@@ -73,7 +73,7 @@ kernel! {
         /// Widens a packed chunk for the tiles that use it.
         dots widen(Widen<F>);
         /// Adds one chunk in a tile to the totals.
-        dots multiply(DotTile<F>);
+        dots multiply(DotTiles<F>);
         /// Computes few rows, in panel pairs.
         dots multiply_pairs(PanelPairs<F>);
         /// Adds one chunk in few rows, times unpacked columns.

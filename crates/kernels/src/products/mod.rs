@@ -37,7 +37,7 @@ mod working_memory;
 
 use apply_epilogue::{ApplyEpilogue, ApplyEpilogueToPanels, Results};
 use blocks::{Blocking, RowBlocks};
-pub(crate) use dot_tile::{Ahead, DotTile, Form, PanelChunk};
+pub(crate) use dot_tile::{Ahead, DotTiles, Form, PanelChunk};
 pub use epilogue::{Epilogue, GateClamp, Scale};
 pub(crate) use format::{Dots, Format};
 use format::{WidenedWords, dots, parts};

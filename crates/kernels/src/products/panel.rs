@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
-    Ahead, ApplyEpilogue, Columns, DotTile, Form, Format, InPlaceTile, Kernel, NEXT_PANEL,
+    Ahead, ApplyEpilogue, Columns, DotTiles, Form, Format, InPlaceTile, Kernel, NEXT_PANEL,
     PackColumns, PackedRows, PanelChunk, Product, Results, TaskRows, Total, Totals, View, Widen,
     in_place, product::PanelSums,
 };
@@ -97,27 +97,30 @@ impl<F: Format> Product<'_, F> {
                     (PanelChunk::packed(&[], cast_slice(packing)), Ahead::NOTHING)
                 }
             };
-            for tile in 0..n_tiles {
-                let rows = blocking.part(n_rows, n_tiles, tile);
-                if is_last {
+            // Tile by tile where the epilogue follows while a tile's totals are in the cache.
+            let finishes = is_last && in_result.is_none();
+            let n_parts = if finishes { n_tiles } else { 1 };
+            for i in 0..n_parts {
+                let rows = blocking.part(n_rows, n_parts, i);
+                if finishes {
                     results.prefetch(rows.clone());
                 }
-                let of_tile = &mut totals[rows.start * width..rows.end * width];
-                kernel.multiply(DotTile {
+                let of_part = &mut totals[rows.start * width..rows.end * width];
+                kernel.multiply(DotTiles {
                     rows: rows.len(),
                     depth: terms.len(),
                     a: a.chunk(chunk, part.rows.start + rows.start),
                     b,
                     layout: self.b.layout(),
-                    ahead: ahead.share(tile, n_tiles),
+                    ahead: ahead.share(i, n_parts),
                     totals: match &mut in_result {
                         Some(totals) => totals.part(rows.clone()),
-                        None => Totals::contiguous(&mut *of_tile, width),
+                        None => Totals::contiguous(&mut *of_part, width),
                     },
                     total,
                 });
-                if is_last && in_result.is_none() {
-                    finish(rows, of_tile);
+                if finishes {
+                    finish(rows, of_part);
                 }
             }
         }
@@ -149,7 +152,7 @@ impl<F: Format> Product<'_, F> {
             let depth = (depth - chunk * F::CHUNK).min(F::CHUNK);
             let words = &b[chunk * F::chunk_words(layout, F::CHUNK) * self.kernel.panel()..];
             let (b, ahead) = self.packed_chunk(words, depth);
-            self.kernel.multiply(DotTile {
+            self.kernel.multiply(DotTiles {
                 rows,
                 depth,
                 a: &a[chunk * a_stride..],

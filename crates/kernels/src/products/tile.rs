@@ -1,7 +1,7 @@
 //! Tile dimensions. A tile is the product block whose sums a micro-kernel keeps in registers while it processes one
 //! depth chunk.
 //!
-//! The micro-kernels are [`DotTile`](super::dot_tile::DotTile), for packed operands, and
+//! The micro-kernels are [`DotTiles`](super::dot_tile::DotTiles), for packed operands, and
 //! [`InPlaceTile`](super::in_place::InPlaceTile), for an unpacked right operand.
 
 use crate::vectors::MAX_LANES;

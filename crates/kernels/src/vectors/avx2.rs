@@ -20,6 +20,8 @@ impl Vectors<f32> for Avx2 {
     type Transposer = Self;
     // 16 registers: 12 sums, 2 vectors of columns, 1 broadcast of a row.
     const ROWS: usize = 6;
+    // A core that computes for two threads at once starts half as many instructions for each.
+    const UNROLLED: usize = 4;
 
     instructions! {
         fn splat(x: f32) -> __m256 { _mm256_set1_ps(x) }
@@ -71,6 +73,7 @@ impl Vectors<f64> for Avx2 {
     const LANES: usize = 4;
     type Transposer = Self;
     const ROWS: usize = 6;
+    const UNROLLED: usize = 4;
 
     instructions! {
         fn splat(x: f64) -> __m256d { _mm256_set1_pd(x) }

@@ -59,7 +59,7 @@ impl Vectors<f32> for Avx512 {
     type Vector = __m512;
     const LANES: usize = 16;
     type Transposer = Avx2;
-    // 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
+    // 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows. Unrolled, the compiler spilled some.
     const ROWS: usize = 14;
 
     instructions! {

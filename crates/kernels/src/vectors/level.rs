@@ -24,6 +24,9 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     type Transposer: Vectors<T> + From<Self>;
     /// The maximum row count in a tile two vectors wide that leaves registers for the operands.
     const ROWS: usize;
+    /// Groups of one value that such a tile adds without a condition in between, at most 4: more than one where a group
+    /// takes so few instructions that those of a loop count.
+    const UNROLLED: usize = 1;
 
     /// Returns `x` in every lane.
     fn splat(self, x: T) -> Self::Vector;

@@ -38,6 +38,7 @@ macro_rules! stored_as_computed {
             type Scales = ();
             const ROWS: usize = <V as Vectors<$type>>::ROWS;
             const ROW_WORDS: usize = CHUNK;
+            const UNROLLED: usize = <V as Vectors<$type>>::UNROLLED;
 
             #[inline(always)]
             fn pack_row(self, row: &[$type], _: usize, words: &mut [$type]) {

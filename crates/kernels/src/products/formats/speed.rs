@@ -9,7 +9,7 @@ use super::bandwidth::of;
 use super::group_scales::{E2M1, GroupScales, NON_LINEAR, NON_LINEAR_ZERO, ScaleLayout, ScaleType};
 use super::quantized::Quantized;
 use crate::products::{
-    Ahead, DotTile, Kernel, Total, Totals, View, WeightFormat, Widen, WithKernel,
+    Ahead, DotTiles, Kernel, Total, Totals, View, WeightFormat, Widen, WithKernel,
     pack_panels::pack_panels, pack_rows::pack_rows, panel::for_tiles, peak,
 };
 use crate::reference::{on, random};
@@ -54,7 +54,7 @@ fn block<F: WithKernel<Element = f32>>(
                 let b = for_tiles(kernel, n_tiles, b);
                 for tile in 0..n_tiles {
                     let tile_rows = blocking.part(m, n_tiles, tile);
-                    kernel.multiply(DotTile {
+                    kernel.multiply(DotTiles {
                         rows: tile_rows.len(),
                         depth,
                         a: &rows[(chunk * m + tile_rows.start) * row_words..],

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::{group_scales::ScaleLayout, int4_search, quantized::Quantized};
 use crate::memory::{Aligned, lend};
 use crate::products::{
-    Added, Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, Totals,
+    Added, Ahead, Columns, DotTiles, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, Totals,
     View, Widen, WithKernel, multiply_rounded, multiply_views,
     pack_panels::pack_panel,
     pack_rows::pack_rows,
@@ -64,7 +64,7 @@ fn product<F: WithKernel>(
                             layout,
                             to: &mut to,
                         };
-                        kernel.multiply(DotTile {
+                        kernel.multiply(DotTiles {
                             rows: n_rows,
                             depth,
                             a: &packed[(chunk * m + first_row) * row_words..],

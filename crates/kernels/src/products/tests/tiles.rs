@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use half::bf16;
 
 use super::*;
-use crate::products::{Ahead, DotTile, PanelChunk, Total, Totals};
+use crate::products::{Ahead, DotTiles, PanelChunk, Total, Totals};
 use crate::threads::with_team;
 use crate::vectors::amx_emulated::AmxEmulated;
 use crate::vectors::tiles::{TileShapes, Tiles};
@@ -78,7 +78,7 @@ fn a_block_whose_rows_are_not_configured_is_refused() {
     let (a, b) = (vec![0; 16 * 128], vec![0; 32 * 16]);
     let mut totals = vec![0.0; 16 * 32];
     let mut multiply = |rows| {
-        kernel.multiply(DotTile {
+        kernel.multiply(DotTiles {
             rows,
             depth: 32,
             a: &a,

@@ -6,7 +6,7 @@ use super::kernel::{InTiles, by_vectors, lines_ahead};
 use super::{Block, Configured, Order, PANEL, Rest, Sums, TileKernel, TileLevel, Whole};
 use crate::products::pack_panel::transposed_columns;
 use crate::products::{
-    ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTile, Dots, Format, InPlaceTile,
+    ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTiles, Dots, Format, InPlaceTile,
     Kernel, PackByRows, PackColumns, PackPanel, PackRow, PackRows, PanelChunk, PanelPairs,
     Registers, Total, UnpackColumn, WIDTH, Widen, WidenedWords, formats::int8::QUAD_SCALE_WORDS,
 };
@@ -46,7 +46,7 @@ impl<T: TileLevel> Kernel<i8> for TileKernel<T> {
         work();
     }
 
-    fn multiply(&self, tile: DotTile<i8>) {
+    fn multiply(&self, tile: DotTiles<i8>) {
         match tile.rows {
             ..=FEW_ROWS => Kernel::<i8>::multiply(&self.0.byte_dots(), tile),
             _ => self.0.byte_dots().enter(InTiles(self.0, tile)),
@@ -73,17 +73,22 @@ impl<T: TileLevel> Kernel<i8> for TileKernel<T> {
     }
 }
 
-impl<T: TileLevel> Task<T::ByteDots> for InTiles<T, DotTile<'_, i8>> {
+impl<T: TileLevel> Task<T::ByteDots> for InTiles<T, DotTiles<'_, i8>> {
     #[inline(always)]
     fn compute(self, dots: T::ByteDots) {
-        match self.1.rows {
-            TILE => self.in_block::<Whole>(dots),
-            _ => self.in_block::<Rest>(dots),
+        let Self(tiles, mut all) = self;
+        let n = all.rows.div_ceil(TILE);
+        for i in 0..n {
+            let tile = all.tile(i, n, T::ByteDots::ROW_WORDS, Blocking::OF_TILES);
+            match tile.rows {
+                TILE => InTiles(tiles, tile).in_block::<Whole>(dots),
+                _ => InTiles(tiles, tile).in_block::<Rest>(dots),
+            }
         }
     }
 }
 
-impl<T: TileLevel> InTiles<T, DotTile<'_, i8>> {
+impl<T: TileLevel> InTiles<T, DotTiles<'_, i8>> {
     #[inline(always)]
     fn in_block<B: Block>(self, d: T::ByteDots) {
         let Self(tiles, tile) = self;

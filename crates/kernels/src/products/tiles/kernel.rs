@@ -10,7 +10,7 @@ use super::{
 };
 use crate::products::pack_panel::transposed_columns;
 use crate::products::{
-    Ahead, ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTile, Dots, Format,
+    Ahead, ApplyEpilogue, ApplyEpilogueToPanels, Blocking, Chunks, DotTiles, Dots, Format,
     InPlaceTile, Kernel, NEXT_PANEL, PackByRows, PackColumns, PackPanel, PackRow, PackRows,
     PanelPairs, Registers, Total, UnpackColumn, WIDTH, Widen, WidenedWords,
 };
@@ -85,7 +85,7 @@ impl<T: TileLevel> Kernel<bf16> for TileKernel<T> {
         }
     }
 
-    fn multiply(&self, tile: DotTile<bf16>) {
+    fn multiply(&self, tile: DotTiles<bf16>) {
         self.0.dots().enter(InTiles(self.0, tile));
     }
 
@@ -114,7 +114,7 @@ impl<T: TileLevel> Kernel<bf16> for TileKernel<T> {
 impl<T: TileLevel> TileKernel<T> {
     /// Adds one chunk in a tile to its totals, as [`Kernel::multiply`] does, for a panel without
     /// [`Kernel::arrange`].
-    pub fn multiply_words(&self, tile: DotTile<bf16>) {
+    pub fn multiply_words(&self, tile: DotTiles<bf16>) {
         self.0.dots().enter(InTiles(self.0, Words(tile)));
     }
 }
@@ -123,7 +123,7 @@ impl<T: TileLevel> TileKernel<T> {
 pub struct InTiles<T, Of>(pub T, pub Of);
 
 /// A tile whose panel is not rearranged.
-struct Words<'a>(DotTile<'a, bf16>);
+struct Words<'a>(DotTiles<'a, bf16>);
 
 impl<T: TileLevel> Task<T::Dots> for InTiles<T, Words<'_>> {
     #[inline(always)]
@@ -136,17 +136,22 @@ impl<T: TileLevel> Task<T::Dots> for InTiles<T, Words<'_>> {
     }
 }
 
-impl<T: TileLevel> Task<T::Dots> for InTiles<T, DotTile<'_, bf16>> {
+impl<T: TileLevel> Task<T::Dots> for InTiles<T, DotTiles<'_, bf16>> {
     #[inline(always)]
     fn compute(self, _: T::Dots) {
-        match self.1.rows {
-            TILE => self.in_block::<Whole>(Order::Tiles),
-            _ => self.in_block::<Rest>(Order::Tiles),
+        let Self(tiles, mut all) = self;
+        let n = all.rows.div_ceil(TILE);
+        for i in 0..n {
+            let tile = all.tile(i, n, T::Dots::ROW_WORDS, Blocking::OF_TILES);
+            match tile.rows {
+                TILE => InTiles(tiles, tile).in_block::<Whole>(Order::Tiles),
+                _ => InTiles(tiles, tile).in_block::<Rest>(Order::Tiles),
+            }
         }
     }
 }
 
-impl<T: TileLevel> InTiles<T, DotTile<'_, bf16>> {
+impl<T: TileLevel> InTiles<T, DotTiles<'_, bf16>> {
     #[inline(always)]
     fn in_block<B: Block>(self, order: Order) {
         let Self(tiles, tile) = self;
