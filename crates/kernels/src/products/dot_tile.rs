@@ -214,7 +214,7 @@ impl<F: Format> DotTiles<'_, F> {
             }
             step => (step, step > LINE, 0),
         };
-        // What unrolled groups prefetch: lines of the next tile's rows, and bytes of the next chunk.
+        // Unrolled groups prefetch lines of the next tile's rows, and bytes of the next chunk.
         let near_lines = (ROWS * D::ROW_WORDS * D::UNROLLED)
             .div_ceil(F::CHUNK / F::GROUP * LINE / size_of::<F::Word>());
         let far_bytes = ahead.bytes / (F::CHUNK / F::GROUP) * D::UNROLLED;
