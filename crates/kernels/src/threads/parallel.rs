@@ -121,7 +121,7 @@ pub fn for_pieces_of<T: Send>(
 
 /// Returns part `i` when `0..len` is divided into `n` nearly equal parts, longer ones first.
 pub fn part(len: usize, n: usize, i: usize) -> Range<usize> {
-    // A division takes as long as a short row.
+    // Most callers with short work have one part, which needs no division.
     let (least, longer) = if n == 1 { (len, 0) } else { (len / n, len % n) };
     let start = |i: usize| i * least + i.min(longer);
     start(i)..start(i + 1)

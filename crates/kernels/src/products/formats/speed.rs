@@ -35,7 +35,6 @@ fn block<F: WithKernel<Element = f32>>(
     let mut totals = Aligned::<f32>::zeros(m * kernel.panel());
     let mut to = Aligned::<F::Word>::zeros(kernel.widened().all());
     let n_tiles = m.div_ceil(kernel.rows());
-    let blocking = kernel.blocking();
     let mut all_panels = || {
         for panel in panels.chunks_exact(words) {
             for chunk in 0..n_chunks {
@@ -52,22 +51,16 @@ fn block<F: WithKernel<Element = f32>>(
                     to: &mut to,
                 };
                 let b = for_tiles(kernel, n_tiles, b);
-                for tile in 0..n_tiles {
-                    let tile_rows = blocking.part(m, n_tiles, tile);
-                    kernel.multiply(DotTiles {
-                        rows: tile_rows.len(),
-                        depth,
-                        a: &rows[(chunk * m + tile_rows.start) * row_words..],
-                        layout,
-                        b,
-                        ahead: Ahead::NOTHING,
-                        totals: Totals::contiguous(
-                            &mut totals[tile_rows.start * kernel.panel()..],
-                            kernel.panel(),
-                        ),
-                        total: Total::New.of_chunk(chunk),
-                    });
-                }
+                kernel.multiply(DotTiles {
+                    rows: m,
+                    depth,
+                    a: &rows[chunk * m * row_words..],
+                    layout,
+                    b,
+                    ahead: Ahead::NOTHING,
+                    totals: Totals::contiguous(&mut totals, kernel.panel()),
+                    total: Total::New.of_chunk(chunk),
+                });
             }
         }
         black_box(&totals);
