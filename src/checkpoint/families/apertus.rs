@@ -6,12 +6,23 @@
 use super::llama::{bias, block, decoder, uniform};
 use super::prelude::*;
 
-pub(super) fn family() -> Family {
+pub(super) fn families() -> Vec<Family> {
+    // Apertus 1.5, whose output layer may lack the tokens of pictures and sound.
+    let text = table("apertus1p5_text").head(HeadTask::CausalLm, |json, stack| {
+        match json.optional_size(&["output_vocab_size"])? {
+            Some(n) => causal_lm(&json.with("vocab_size", n), stack),
+            None => causal_lm(json, stack),
+        }
+    });
+    vec![table("apertus"), text]
+}
+
+fn table(name: &str) -> Family {
     let number = |role: &str, name: &str| {
         let role = format!("feed_forward.xielu.{role}");
         Rule::named(&role, &[&format!("mlp.act_fn.{name}")], &[])
     };
-    decoder("apertus", config).replace_block_rules([
+    decoder(name, config).replace_block_rules([
         Rule::norm("attention_norm", &["attention_layernorm"]),
         Rule::norm("feed_forward_norm", &["feedforward_layernorm"]),
         number("positive", "alpha_p"),

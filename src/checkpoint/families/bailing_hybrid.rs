@@ -2,7 +2,7 @@
 //! head in the others, and experts selected by sigmoids.
 //!
 //! transformers' `BailingHybridDeltaAttention` and `BailingHybridAttention`:
-//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bailing_hybrid/modeling_bailing_hybrid.py>
+//! <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/bailing_hybrid/modeling_bailing_hybrid.py>
 
 use super::kimi_linear::{delta_rules, keys_and_initialization, with_delta};
 use super::latent::{latent_block, latent_decoder};
@@ -16,7 +16,12 @@ pub(super) fn family() -> Family {
     let delta = [("gate", "g_proj"), ("decay", "f_proj"), ("output", "dense")];
     let table = latent_decoder("bailing_hybrid", bailing_hybrid)
         .replace_block_rules([
-            Rule::linear("attention.query", &["attention.q_proj"]),
+            Rule::linear(
+                "attention.query",
+                &["attention.q_b_proj", "attention.q_proj"],
+            ),
+            Rule::linear("attention.query_latent", &["attention.q_a_proj"]),
+            Rule::norm("attention.query_latent_norm", &["attention.q_a_layernorm"]),
             Rule::linear("attention.latent", &["attention.kv_a_proj_with_mqa"]),
             Rule::norm("attention.latent_norm", &["attention.kv_a_layernorm"]),
             Rule::linear("attention.key_value", &["attention.kv_b_proj"]),
@@ -42,7 +47,6 @@ fn bailing_hybrid(json: &ConfigJson) -> Result<StackConfig> {
     json.only("hidden_act", &[json!("silu"), json!("swish")])?; // of the convolutions too
     let rotary = json!({"rope_theta": json.number(&["rope_theta"], 6e6)?});
     let of_attention = json.without("head_dim"); // which attention does not read
-    let of_attention = of_attention.with("q_lora_rank", Value::Null);
     let of_attention = of_attention.with_default("rope_parameters", rotary);
     let pairing = Some(RotaryPairing::Interleaved);
     let mut block = latent_block(&of_attention, [0, 512, 128, 64, 128], pairing)?;

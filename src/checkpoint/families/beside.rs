@@ -23,7 +23,7 @@ const OTHER_PARTS: [&str; 43] = [
     "*image_newline",
     "*vqmodel.*",
     "*generation_*",
-    "*_tokenizer_encoder.*",
+    "*_tokenizer*",
     "*high_res_vision*",
     "*visual_embeddings_table.*",
     "*layerwise_projectors.*",

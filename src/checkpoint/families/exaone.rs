@@ -1,21 +1,41 @@
-//! EXAONE 4: OLMo 3's blocks with query and key norms over each head, and rotary embeddings only in layers with a sliding
+//! EXAONE 3: Llama's blocks with GPT-2's names. EXAONE 4: OLMo 3's blocks with query and key norms over each head, and rotary embeddings only in layers with a sliding
 //! window. K-EXAONE: the same attention in Llama's blocks, with experts selected by sigmoids.
 //!
 //! transformers' `Exaone4DecoderLayer` and `ExaoneMoeDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/exaone_moe/modeling_exaone_moe.py>
 
-use super::llama::{block, prefix_by_head, uniform};
+use super::llama::{block, decoder, llama, prefix_by_head, uniform};
 use super::olmo::{normed_outputs, norms_after};
 use super::prelude::*;
 use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
 
 pub(super) fn families() -> Vec<Family> {
     vec![
+        exaone(),
         norms_after("exaone4", exaone4).new_names(prefix_by_head),
         chosen_by_sigmoids("exaone_moe", exaone_moe, "mlp.e_score_correction_bias")
             .renamed("n_routed_experts", "num_experts")
             .renamed("n_shared_experts", "num_shared_experts"),
     ]
+}
+
+/// The table for the files on the Hub, with which transformers' `ExaoneConfig` opens Llama's class.
+fn exaone() -> Family {
+    let attention = ["q_proj", "k_proj", "v_proj", "out_proj"];
+    decoder("exaone", llama)
+        .prefixes(&["transformer.", ""])
+        .block("h.{i}.")
+        .replace_block_rules(projections("attention", "attn.attention", attention))
+        .replace_block_rules([
+            Rule::norm("attention_norm", &["ln_1"]),
+            Rule::norm("feed_forward_norm", &["ln_2"]),
+            Rule::linear("feed_forward.gate", &["mlp.c_fc_0"]),
+            Rule::linear("feed_forward.up", &["mlp.c_fc_1"]),
+            Rule::linear("feed_forward.down", &["mlp.c_proj"]),
+        ])
+        .replace_stack_rules([Rule::norm("final_norm", &["ln_f"])])
+        .replace_end_rules([Rule::linear("embeddings.word", &["wte"])])
+        .outside(&["*wte.*"])
 }
 
 fn exaone4(json: &ConfigJson) -> Result<StackConfig> {

@@ -2,3 +2,4 @@
 
 pub(super) const FULL: &str = "full_attention";
 pub(super) const LINEAR: &str = "linear_attention";
+pub(super) const SLIDING: &str = "sliding_attention";

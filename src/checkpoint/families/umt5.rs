@@ -1,6 +1,6 @@
 //! UMT5: T5 with a position bias in each block. Pop2Piano: T5 whose encoder also reads a spectrogram.
 //!
-//! transformers' `UMT5Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/umt5/modeling_umt5.py>
+//! transformers' `UMT5Block`: <https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/umt5/modeling_umt5.py>
 
 use super::prelude::*;
 use super::t5;
@@ -8,16 +8,19 @@ use super::t5;
 pub(super) fn families() -> Vec<Family> {
     let relative_bias = "layer.0.SelfAttention.relative_attention_bias";
     let table = |table: Family| {
-        let read = match table.part {
-            Some(StackPart::Encoder) => encoder,
-            _ => decoder,
-        };
-        table
+        let table = table
             .named("umt5")
-            .read_by(read)
-            .block_rules([Rule::linear("relative_bias", &[relative_bias])])
-            // transformers always ties the embeddings.
-            .default_of("scale_decoder_outputs", true)
+            .block_rules([Rule::linear("relative_bias", &[relative_bias])]);
+        match table.part {
+            Some(StackPart::Encoder) => table.read_by(encoder),
+            _ => table
+                .read_by(decoder)
+                .head(HeadTask::CausalLm, |json, stack| {
+                    // transformers ties the embeddings in any case.
+                    let is_tied = json.flag(&["tie_word_embeddings"], true)?;
+                    t5::next_token(&json.with_default("scale_decoder_outputs", is_tied), stack)
+                }),
+        }
     };
     let piano = |table: Family| {
         let table = table

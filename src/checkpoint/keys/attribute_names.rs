@@ -237,6 +237,23 @@ const ALL: &[Aliases] = &[
     ),
     (&["deepseek_v2"], &[("num_experts", "n_routed_experts")]),
     (
+        &["exaone"],
+        &[
+            ("num_layers", "num_hidden_layers"),
+            ("layer_norm_epsilon", "rms_norm_eps"),
+            ("activation_function", "hidden_act"),
+        ],
+    ),
+    (
+        &["sarvam_mla", "sarvam_moe"],
+        &[
+            ("num_local_experts", "n_routed_experts"),
+            ("num_experts", "n_routed_experts"),
+            ("num_shared_experts", "n_shared_experts"),
+        ],
+    ),
+    (&["sarvam_moe"], &[("use_qkv_bias", "attention_bias")]),
+    (
         &["ernie4_5_moe"],
         &[
             ("num_experts", "moe_num_experts"),

@@ -57,6 +57,8 @@ pub enum MixerLayout {
     QueryKeyValueByHead,
     /// For each key head, its query, key, values and gates (Qwen3-Next).
     QueryKeyValueGateByHead,
+    /// All queries, keys, values, gates, strengths and decays (Lara Mini).
+    QueryKeyValueGateWriteDecay,
     /// For each key head, the strengths and decays of its value heads (Qwen3-Next).
     WriteDecayByHead,
     /// The gate, values, keys, queries and steps (Mamba-2).
@@ -76,6 +78,7 @@ impl MixerLayout {
         match self {
             Self::QueryKeyValue | Self::QueryKeyValueByHead => &[Query, Key, Value],
             Self::QueryKeyValueGateByHead => &[Query, Key, Value, Gate],
+            Self::QueryKeyValueGateWriteDecay => &[Query, Key, Value, Gate, Write, Decay],
             Self::WriteDecayByHead => &[Write, Decay],
             Self::GateValueKeyQueryDecay => &[Gate, Value, Key, Query, Decay],
             Self::ValueKeyQuery => &[Value, Key, Query],
@@ -91,6 +94,7 @@ impl MixerLayout {
                 mixer.n_key_heads()
             }
             Self::QueryKeyValue
+            | Self::QueryKeyValueGateWriteDecay
             | Self::GateValueKeyQueryDecay
             | Self::ValueKeyQuery
             | Self::ValueGate
@@ -263,6 +267,8 @@ mod tests {
         assert_eq!(found, (vec![[2, 4], [6, 8]], 8));
         let found = ranges(&delta, QueryKeyValue, MixerPart::Value);
         assert_eq!(found, (vec![[12, 32]], 32));
+        let found = ranges(&delta, QueryKeyValueGateWriteDecay, MixerPart::Write);
+        assert_eq!(found, (vec![[52, 56]], 60));
         let found = ranges(&mamba, GateValueKeyQueryDecay, MixerPart::Query);
         assert_eq!(found, (vec![[34, 44]], 48));
         let found = ranges(&mamba, ValueKeyQuery, MixerPart::Key);
