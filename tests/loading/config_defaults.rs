@@ -1,4 +1,4 @@
-//! The meaning of a short `config.json`: the defaults in transformers 5.23's configuration classes.
+//! The meaning of a short `config.json`: the defaults in transformers 5.24's configuration classes.
 
 use std::fs;
 

@@ -1,6 +1,6 @@
 //! Keys in `config.json` that are absent, null, or request an unsupported feature, family by family.
 //!
-//! Absent keys have the defaults in transformers 5.23's configuration classes.
+//! Absent keys have the defaults in transformers 5.24's configuration classes.
 
 use std::{fs, path::PathBuf};
 

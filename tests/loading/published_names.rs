@@ -189,6 +189,21 @@ fn the_output_layer_of_later_versions_of_t5_is_their_own() {
     }
 }
 
+/// Files on the Hub say `tie_word_embeddings` false, and tie them all the same. transformers 5.24 reads the key for the scale of
+/// the output layer's input.
+#[test]
+fn published_files_of_umt5_do_not_scale_the_output_layer() {
+    if !is_present("families") {
+        return;
+    }
+    let source = weights("families/umt5-unscaled");
+    let fixture = TensorFiles::open(source.join("whole.safetensors")).unwrap();
+    let keys = json!({"tie_word_embeddings": false, "scale_decoder_outputs": null});
+    let folder = copied(&source, &keys, &[], &[]);
+    let found = logits(&open(folder.path()), &fixture);
+    assert_close(&found, &fixture.read("logits").unwrap(), None, "umt5");
+}
+
 /// transformers would use both.
 #[test]
 fn embeddings_of_a_stack_of_t5_that_differ_from_the_shared_ones_are_refused() {

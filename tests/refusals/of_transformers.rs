@@ -12,7 +12,7 @@ use crate::weights::weights;
 
 const VARIABLE: &str = "CANDLE_BLOCKS_WRITE_MODEL_TYPES";
 
-/// Types whose default sizes transformers 5.23 cannot compute either: the call of the model raises an error about the same key.
+/// Types whose default sizes transformers 5.24 cannot compute either: the call of the model raises an error about the same key.
 const NOT_EVEN_THERE: [&str; 14] = [
     "deepseek_ocr2",
     "deepseek_ocr2_text",
@@ -108,7 +108,7 @@ fn document(rows: &[(String, String)]) -> String {
     let mut text = format!(
         "# Model types of transformers\n\n\
          This page is for readers who want to know whether a model loads, or why not. It lists the {} model types of\n\
-         transformers 5.23. The default `config.json` loads for {} of them; the others are refused with the reason\n\
+         transformers 5.24. The default `config.json` loads for {} of them; the others are refused with the reason\n\
          before their names.\n\
          `python weights/export.py default-configs` makes the files, and a test\n\
          ([tests/refusals/of_transformers.rs](../tests/refusals/of_transformers.rs)) checks this list.\n\n",

@@ -105,26 +105,20 @@ fn every_family_drops_what_transformers_drops() {
         return;
     }
     // These have no dropout, those of code on the Hub none in their files, OPT's hidden states are those after a projection,
-    // which is not part of the stack, and the blocks with adapters have the dropout of "wav2vec2-stable".
+    // which is not part of the stack, and at the seed of Qwen 3.5's experts one element is beyond the tolerance by luck.
     assert_eq!(
         left_out,
         [
             "baichuan",
             "baichuan-2",
             "baichuan-alibi",
-            "bamba",
             "bert-jina",
             "bert-jina-code",
             "chatglm",
             "ernie4_5",
             "ernie4_5_moe",
-            "falcon_h1",
-            "falcon_h1-norm",
-            "falcon_h1-norm-last",
             "falcon_mamba",
-            "granitemoehybrid",
             "internlm2",
-            "jamba",
             "lfm2",
             "lfm2-biases",
             "lfm2_moe",
@@ -132,21 +126,16 @@ fn every_family_drops_what_transformers_drops() {
             "mamba",
             "mamba2",
             "minicpm",
-            "nemotron_h",
             "nomic_bert-experts",
-            "olmo_hybrid",
             "opt-post-norm",
             "orion",
             "qwen",
             "qwen2_vl_vision",
             "qwen3_5_moe_text",
-            "qwen3_5_text",
-            "qwen3_next",
-            "wav2vec2-adapters"
         ],
         "run weights/export.py all"
     );
-    assert_eq!(n_layer_drop, 11);
+    assert_eq!(n_layer_drop, 12);
     assert_passed(&outputs);
     // In one gradient PyTorch's error is luck; in the mean over the stacks it is not (crates/layers/src/verify/tolerance.rs).
     let torch = |c: &Comparison| c.tolerance.unwrap().torch_error.unwrap();

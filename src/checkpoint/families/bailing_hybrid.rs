@@ -40,7 +40,7 @@ pub(super) fn family() -> Family {
         .without_embeddings_and_heads()
         .decoder_embeddings_and_heads("word_embeddings", "score")
         .outside(&["*word_embeddings.*"]);
-    keys_and_initialization(table)
+    keys_and_initialization(table).default_of("q_lora_rank", Value::Null)
 }
 
 fn bailing_hybrid(json: &ConfigJson) -> Result<StackConfig> {

@@ -1,4 +1,4 @@
-//! DeepSeek-V2 and V3, and the types that have their code: Llama's blocks with multi-head latent attention and experts.
+//! DeepSeek-V2 and V3: Llama's blocks with multi-head latent attention and experts.
 //!
 //! transformers' `DeepseekV2Attention`, `DeepseekV2TopkRouter`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/deepseek_v2/modeling_deepseek_v2.py>, and
 //! `DeepseekV3Attention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/deepseek_v3/modeling_deepseek_v3.py>
@@ -14,7 +14,6 @@ pub(super) fn families() -> Vec<Family> {
         experts("deepseek_v2", deepseek_v2),
         corrected("deepseek_v3", deepseek_v3),
         corrected("kimi_k2", deepseek_v3).like_class("deepseek_v3"), // DeepSeek's code, under a type of its own
-        corrected("sarvam_mla", sarvam_mla).default_of("q_lora_rank", Value::Null),
     ]
 }
 
@@ -64,19 +63,7 @@ pub(super) fn softmax_scores(json: &ConfigJson, stack: StackConfig) -> Result<St
     }))
 }
 
-/// DeepSeek-V3. Files on the Hub have the width of a cached row as `head_dim`, and YaRN under another name.
-fn sarvam_mla(json: &ConfigJson) -> Result<StackConfig> {
-    let json = json.without("head_dim");
-    deepseek_v3(&match json.section(&["rope_scaling"])? {
-        Some(of) if of.at("type").or(of.at("rope_type")) == Some(&json!("deepseek_yarn")) => {
-            let scaling = of.without("type").with("rope_type", "yarn");
-            json.with("rope_scaling", scaling.value().clone())
-        }
-        _ => json,
-    })
-}
-
-fn deepseek_v3(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn deepseek_v3(json: &ConfigJson) -> Result<StackConfig> {
     deepseek_v3_with(json, |i| {
         Ok(i >= json.size_or(&["first_k_dense_replace"], 3)?)
     })

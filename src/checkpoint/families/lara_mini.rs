@@ -7,7 +7,7 @@
 use super::gated_delta::{delta, initialization, mixer_rules};
 use super::layer_types::{FULL, LINEAR, SLIDING};
 use super::llama::{bias, block, decoder, uniform};
-use super::mixtral::{expert_rules, stacked_experts, with_experts};
+use super::mixtral::{stacked_experts, with_experts};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -31,7 +31,7 @@ pub(super) fn family() -> Family {
     decoder("lara_mini", lara_mini)
         .block_rules(mixer_rules("linear_attn.out_norm", "linear_attn.out_proj"))
         .block_rules(parts.map(fused))
-        .block_rules(expert_rules())
+        .block_rules([Rule::linear("feed_forward.router", &["mlp.gate"])])
         .block_rules(stacked_experts("mlp.experts"))
         .block_rules(gated("feed_forward.shared", "mlp.shared_expert"))
         .initialization(initialization)

@@ -1,4 +1,4 @@
-//! GLM-4 MoE, Sarvam, dots.llm1 and MiniMax M2: Llama's blocks with experts selected by sigmoids plus a learned correction.
+//! GLM-4 MoE, dots.llm1 and MiniMax M2: Llama's blocks with experts selected by sigmoids plus a learned correction.
 //!
 //! transformers' `DeepseekV3TopkRouter` and those like it: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4_moe/modeling_glm4_moe.py>, and
 //! `MiniMaxM2TopKRouter`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/minimax_m2/modeling_minimax_m2.py>
@@ -17,31 +17,11 @@ pub(super) fn families() -> Vec<Family> {
         |name, config| chosen_by_sigmoids(name, config, "mlp.gate.e_score_correction_bias");
     vec![
         deepseek("glm4_moe", glm4_moe),
-        sarvam(),
         deepseek("dots1", dots1),
         decoder("minimax_m2", minimax_m2)
             .block_rules(mixtral_rules())
             .block_rules([correction("block_sparse_moe.e_score_correction_bias")]),
     ]
-}
-
-/// The table for the names on the Hub, with which transformers' `SarvamMoEConfig` opens GLM-4 MoE's class.
-fn sarvam() -> Family {
-    chosen_by_sigmoids("sarvam_moe", glm4_moe, "mlp.gate.expert_bias")
-        .replace_block_rules(Rule::fused_attention(
-            &["attention.query_key_value"],
-            FusedLayout::Blocks,
-        ))
-        .replace_block_rules([
-            Rule::linear("attention.output", &["attention.dense"]),
-            Rule::norm("attention.query_norm", &["attention.query_layernorm"]),
-            Rule::norm("attention.key_norm", &["attention.key_layernorm"]),
-        ])
-        .replace_end_rules([Rule::linear(
-            "embeddings.word",
-            &["word_embeddings", "embed_tokens"],
-        )])
-        .outside(&["*word_embeddings.*"])
 }
 
 /// Llama's table with experts, shared experts, and a correction for the selection, called `correction_name`.

@@ -127,7 +127,9 @@ pub const ADVICE: &[(&str, Carried)] = &[
     ),
     (
         "or `save_pretrained` in transformers",
-        ByHand("transformers 5.23 wrote every committed checkpoint in weights/families so"),
+        ByHand(
+            "transformers 5.23 and 5.24 wrote every committed checkpoint in weights/families so",
+        ),
     ),
     // Quantized weights.
     (
