@@ -189,19 +189,46 @@ fn the_output_layer_of_later_versions_of_t5_is_their_own() {
     }
 }
 
-/// Files on the Hub say `tie_word_embeddings` false, and tie them all the same. transformers 5.24 reads the key for the scale of
-/// the output layer's input.
+/// The keys of the files on the Hub for what transformers 5.24 writes with its own. UMT5's say `tie_word_embeddings` false and
+/// tie them all the same; transformers reads the key for the scale of the output layer's input.
 #[test]
-fn published_files_of_umt5_do_not_scale_the_output_layer() {
+fn published_keys_give_the_same_as_those_that_transformers_writes() {
     if !is_present("families") {
         return;
     }
-    let source = weights("families/umt5-unscaled");
-    let fixture = TensorFiles::open(source.join("whole.safetensors")).unwrap();
-    let keys = json!({"tie_word_embeddings": false, "scale_decoder_outputs": null});
-    let folder = copied(&source, &keys, &[], &[]);
-    let found = logits(&open(folder.path()), &fixture);
-    assert_close(&found, &fixture.read("logits").unwrap(), None, "umt5");
+    let yarn = json!({"type": "deepseek_yarn", "beta_fast": 2.0, "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.9,
+        "original_max_position_embeddings": 8});
+    let cases = [
+        (
+            "umt5-unscaled",
+            json!({"tie_word_embeddings": false, "scale_decoder_outputs": null}),
+        ),
+        (
+            "sarvam_mla",
+            json!({"rope_scaling": yarn, "head_dim": 12, "q_head_dim": 7, "qk_head_dim": null,
+            "n_routed_experts": null, "num_experts": 6, "n_shared_experts": null, "num_shared_experts": 2}),
+        ),
+        (
+            "sarvam_moe",
+            json!({"n_routed_experts": null, "num_experts": 6, "n_shared_experts": null,
+            "num_shared_experts": 2, "attention_bias": null, "use_qkv_bias": false}),
+        ),
+        (
+            "exaone",
+            json!({"num_hidden_layers": null, "num_layers": 2, "rms_norm_eps": null, "layer_norm_epsilon": 2e-3,
+            "hidden_act": null, "activation_function": "silu"}),
+        ),
+    ];
+    for (name, keys) in cases {
+        let source = weights("families").join(name);
+        let fixture = TensorFiles::open(source.join("whole.safetensors")).unwrap();
+        let folder = copied(&source, &keys, &[], &[]);
+        let found = logits(&open(folder.path()), &fixture);
+        let is_decoder = !fixture.contains("decoder_input_ids");
+        let mask = is_decoder.then(|| fixture.read("attention_mask").unwrap());
+        let expected = fixture.read("logits").unwrap();
+        assert_close(&found, &expected, mask.as_ref(), name);
+    }
 }
 
 /// transformers would use both.

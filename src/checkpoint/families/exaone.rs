@@ -1,5 +1,6 @@
-//! EXAONE 3: Llama's blocks with GPT-2's names. EXAONE 4: OLMo 3's blocks with query and key norms over each head, and rotary embeddings only in layers with a sliding
-//! window. K-EXAONE: the same attention in Llama's blocks, with experts selected by sigmoids.
+//! EXAONE 3: Llama's blocks with GPT-2's names. EXAONE 4: OLMo 3's blocks with query and key norms over each head,
+//! and rotary embeddings only in layers with a sliding window. K-EXAONE: the same attention in Llama's blocks, with
+//! experts selected by sigmoids.
 //!
 //! transformers' `Exaone4DecoderLayer` and `ExaoneMoeDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/exaone_moe/modeling_exaone_moe.py>
