@@ -73,6 +73,7 @@ impl Architecture {
             Some(json) => {
                 let bytes = quantized::config_of_dense_weights(json)?;
                 let model = described(&family, json, &config, is_compared);
+                let model = model.map_err(|error| error.located(json.path()));
                 let seen = family.keys.seen(json)?;
                 let names = (family.new_names)(&seen)?;
                 let mut initialization = (family.initialization)(&seen)?;
@@ -187,12 +188,12 @@ impl CheckpointOptions {
             StackSource::Json(_) => {
                 let json = json()?;
                 let config = family.stack_config(json);
-                let config = config.map_err(|error| located(error, path))?;
+                let config = config.map_err(|error| error.located(path))?;
                 family = family.with_group_sizes(json)?;
                 config
             }
         };
-        config.validate().map_err(|error| located(error, path))?;
+        config.validate().map_err(|error| error.located(path))?;
         Ok((family, config))
     }
 }
@@ -262,16 +263,6 @@ fn with_padding(mut drawn: Initialization, embeddings: &EmbeddingsConfig) -> Ini
             drawn.with_zero_row("embeddings.position.weight", padding as usize)
         }
         _ => drawn,
-    }
-}
-
-/// Adds the file's path to a configuration error.
-pub(super) fn located(error: Error, path: &Path) -> Error {
-    match error {
-        Error::InvalidConfig(reason) => {
-            Error::InvalidConfig(format!("{}: {reason}", path.display()))
-        }
-        other => other,
     }
 }
 

@@ -32,7 +32,6 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 
 use crate::checkpoint::adapters::{Adapter, Brought};
-use crate::checkpoint::architecture::located;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Plan;
@@ -250,7 +249,7 @@ impl CheckpointOptions {
             files.describes_itself = config_path == files.path();
             if !adapters.is_empty() {
                 let plan = Plan::new(&family, &config, Some(json), &files);
-                let plan = plan.map_err(|error| located(error, &config_path))?;
+                let plan = plan.map_err(|error| error.located(&config_path))?;
                 let base = adapters::Base::new(&family, &config, &plan);
                 (applied, brought) = adapters::apply(adapters, &base, json, &mut files)?;
             }
@@ -258,7 +257,7 @@ impl CheckpointOptions {
         applied.extend(task_head.into_iter().chain(language));
         let planned = |files: &TensorFiles| {
             let plan = Plan::new(&family, &config, json.as_ref(), files);
-            plan.map_err(|error| located(error, &config_path))
+            plan.map_err(|error| error.located(&config_path))
         };
         let mut plan = planned(&files)?;
         if let Some(json) = &json {

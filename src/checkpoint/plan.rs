@@ -117,7 +117,7 @@ impl Plan {
                     plan.model = ends.model;
                     plan.unties = ends.unties;
                 }
-                Err(error) => plan.no_model = Some(error),
+                Err(error) => plan.no_model = Some(error.located(json.path())),
             }
         }
         for source in &mut plan.sources {

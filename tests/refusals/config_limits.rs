@@ -532,6 +532,20 @@ fn a_config_json_of_a_billion_parts_is_refused_before_it_takes_memory() {
 }
 
 #[test]
+fn a_number_of_tokens_that_cannot_be_is_refused_with_the_file() {
+    let folder = Folder::new();
+    let config = r#"{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2,
+        "intermediate_size": 8, "num_hidden_layers": 2, "architectures": ["LlamaForCausalLM"], "vocab_size": 0}"#;
+    folder.write("config.json", config.as_bytes());
+    let architecture = Architecture::open(folder.root()).unwrap();
+    let error = architecture.model_config().unwrap_err();
+    assert_says(
+        &error,
+        &["no whole model", "config.json: the number of tokens is 0"],
+    );
+}
+
+#[test]
 fn a_name_of_megabytes_is_refused_at_once_and_not_repeated() {
     let folder = Folder::new();
     let long = "bert".repeat(1 << 20);

@@ -5,7 +5,7 @@
 //! files or configurations return [`Result`]. `?` converts in both directions.
 
 use std::fmt::{self, Display};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub mod escape;
 mod message;
@@ -259,6 +259,17 @@ impl Error {
             path: path.into(),
             action,
             cause: source,
+        }
+    }
+
+    /// Adds the file's path to a configuration error.
+    #[doc(hidden)]
+    pub fn located(self, path: &Path) -> Self {
+        match self {
+            Self::InvalidConfig(reason) => {
+                Self::InvalidConfig(format!("{}: {reason}", path.display()))
+            }
+            other => other,
         }
     }
 
