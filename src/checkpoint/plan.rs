@@ -23,6 +23,7 @@ use crate::checkpoint::gguf::with_keys;
 use crate::checkpoint::plan::harmless::{Harmless, is_bias_of_zeros};
 use crate::checkpoint::plan::outside_blocks::OutsideBlocks;
 use crate::checkpoint::plan::source::{Item, StoredParameter};
+use crate::checkpoint::plan::tied::add_later_uses;
 use crate::checkpoint::plan::unread::Readers;
 use crate::checkpoint::scheme::{
     Family, ModelPlace, Orientation, PartOwner, Rule, Stacking, matches,
@@ -109,6 +110,9 @@ impl Plan {
             }
         }
         plan.n_in_blocks = plan.sources.len();
+        add_later_uses(&mut plan.sources, config, files, |request| {
+            candidates(family, config, prefix, request)
+        })?;
         if let Some(json) = json {
             match OutsideBlocks::new(family, json, config, files, prefix) {
                 Ok(ends) => {

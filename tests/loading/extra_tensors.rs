@@ -3,16 +3,17 @@
 use std::fs;
 use std::path::Path;
 
-use candle_blocks::candle_core::{DType, Device};
+use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::files::TensorFiles;
 use candle_blocks::model::ModelInput;
 use candle_blocks::{Checkpoint, CheckpointOptions, Result, Strictness, Weights};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::all::all;
 use crate::message::message;
 use crate::numbers::bits;
+use crate::published_names::copied;
 use crate::said::assert_says;
 use crate::weights::{is_present, weights};
 
@@ -279,16 +280,54 @@ fn a_head_of_a_trainer_is_refused_by_name() {
     assert_says(&refused, &["v_head.summary.weight", "bert"]);
 }
 
+/// transformers ties the later use to the first, unless the file has other values for it.
 #[test]
-fn a_shared_transformer_under_a_later_name_is_ignored_like_in_transformers() {
+fn a_later_use_of_a_shared_transformer_may_repeat_its_values_and_no_others() {
     if !is_present("families/zamba2-two") {
         return;
     }
     let folder = weights("families/zamba2-two");
-    let name = "model.layers.2.shared_transformer.self_attn.q_proj.weight";
-    let tied = with(&folder, &[(name, &[32, 32], 7.0)], |_| {});
-    assert_eq!(
-        logits(&open(tied.path()).unwrap()),
-        logits(&open(&folder).unwrap())
+    let files = TensorFiles::open(&folder).unwrap();
+    let copies: Vec<(String, Tensor)> = files
+        .names()
+        .filter(|name| name.starts_with("model.layers.0.shared"))
+        .map(|name| (name.replace("s.0.shared", "s.2.shared"), files.read(name)))
+        .map(|(name, tensor)| (name, tensor.unwrap()))
+        .collect();
+    let head = files.read("model.embed_tokens.weight").unwrap();
+    let with = |change: f64, is_tied: bool| {
+        let changed = copies.iter().map(|(name, tensor)| {
+            let tensor = match name.ends_with("q_proj.weight") {
+                true => (tensor + change).unwrap(),
+                false => tensor.clone(),
+            };
+            (name.as_str(), tensor)
+        });
+        let head = (!is_tied).then(|| ("lm_head.weight", head.clone()));
+        let tensors: Vec<_> = changed.chain(head).collect();
+        copied(
+            &folder,
+            &json!({"tie_word_embeddings": is_tied}),
+            &[],
+            &tensors,
+        )
+    };
+    let original = logits(&open(&folder).unwrap());
+    let opened = |folder: tempfile::TempDir| logits(&open(folder.path()).unwrap());
+    assert_eq!(opened(with(0.0, true)), original);
+    let refused = message(open(with(1.0, true).path()));
+    let first = "model.layers.0.shared_transformer.self_attn.q_proj.weight";
+    assert_says(
+        &refused,
+        &[
+            "\"tie_word_embeddings\"",
+            "block 2",
+            "block 0",
+            first,
+            "expected false",
+        ],
     );
+    // What the message asks for.
+    assert_eq!(opened(with(0.0, false)), original);
+    assert_ne!(opened(with(1.0, false)), original);
 }

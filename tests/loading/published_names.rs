@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::weights::{is_present, weights};
 
 /// Returns a copy of a committed checkpoint with some keys, renamed tensors and further tensors.
-fn copied(
+pub fn copied(
     source: &Path,
     keys: &Value,
     renamed: &[(&str, &str)],
@@ -266,4 +266,33 @@ fn versions_in_files_of_bart_are_ignored() {
         report.ignored,
         ["model.decoder.version", "model.encoder.version"]
     );
+}
+
+/// `BailingHybridModel`, which has no output layer, has another name for its embeddings than the published files.
+#[test]
+fn a_bailing_hybrid_without_an_output_layer_is_found_under_transformers_names() {
+    if !is_present("families") {
+        return;
+    }
+    let source = weights("families/bailing_hybrid");
+    let files = TensorFiles::open(&source).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let tensors: Vec<_> = files
+        .names()
+        .filter_map(|name| Some((name.strip_prefix("model.")?, files.read(name).unwrap())))
+        .map(|(name, tensor)| (name.replace("word_embeddings", "embed_tokens"), tensor))
+        .collect();
+    let path = folder.path().join("model.safetensors");
+    write_safetensors(path, &tensors, None).unwrap();
+    let config = fs::read_to_string(source.join("config.json")).unwrap();
+    let config = config.replace("BailingHybridForCausalLM", "BailingHybridModel");
+    fs::write(folder.path().join("config.json"), config).unwrap();
+    let ids = Tensor::new(&[[1u32, 5, 9, 2]], &Device::Cpu).unwrap();
+    let states = |checkpoint: Checkpoint| {
+        let model = checkpoint.load(Weights::Dense(DType::F32, &Device::Cpu));
+        let output = model.model().unwrap().forward(&ModelInput::tokens(&ids));
+        output.unwrap().last_hidden_state
+    };
+    let (bare, whole) = (states(open(folder.path())), states(open(&source)));
+    assert_close(&bare, &whole, None, "bailing_hybrid");
 }

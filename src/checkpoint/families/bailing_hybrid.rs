@@ -39,8 +39,12 @@ pub(super) fn family() -> Family {
         .block_rules([correction("mlp.gate.expert_bias")])
         .without_embeddings_and_heads()
         .decoder_embeddings_and_heads("word_embeddings", "score")
+        .replace_end_rules([Rule::linear(
+            "embeddings.word",
+            &["word_embeddings", "embed_tokens"],
+        )])
         .outside(&["*word_embeddings.*"]);
-    keys_and_initialization(table).default_of("q_lora_rank", Value::Null)
+    keys_and_initialization(table)
 }
 
 fn bailing_hybrid(json: &ConfigJson) -> Result<StackConfig> {

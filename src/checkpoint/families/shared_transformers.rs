@@ -35,7 +35,6 @@ pub(super) fn table(
                 false => "",
             }
         })
-        .ignored(&[&format!("*.{stem}.*")]) // of later uses, which transformers ties to the first
         .replace_stack_rules([Rule::norm("final_norm", &["final_layernorm"])])
         .renamed("layer_types", "layers_block_type")
 }

@@ -24,6 +24,7 @@ pub(super) fn family() -> Family {
     let halves = [("gate", GateHalf::First), ("up", GateHalf::Second)];
     table("zamba2", zamba2, STEM)
         .block_rules(adapters.into_iter().flat_map(factors))
+        .ignored(&["*_adapter_list.*"]) // of uses of another layer, where none is shared
         .block_rules(halves.map(|(role, half)| {
             rule(STEM, role, "feed_forward.gate_up_proj").part(Part::Half(half))
         }))

@@ -1,4 +1,4 @@
-//! Tied parameters, such as token embeddings that two stacks share, or that files contain several times.
+//! Tied parameters, such as token embeddings that two stacks share, or parameters that files contain several times.
 
 use std::collections::HashMap;
 
@@ -6,8 +6,10 @@ use serde_json::Value;
 
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::files::TensorFiles;
-use crate::checkpoint::plan::Plan;
 use crate::checkpoint::plan::source::StoredParameter;
+use crate::checkpoint::plan::{Plan, Request};
+use crate::checkpoint::scheme::ModelPlace;
+use crate::config::{BlockConfig, StackConfig};
 use crate::error::{Error, Result};
 
 /// Removes the sources of parameters that an earlier role owns, and records the owning role in `tied`.
@@ -57,6 +59,46 @@ pub(crate) fn add_copies<'n>(
         }
     }
     Ok(found)
+}
+
+/// Adds the copies that a file has for later uses of a transformer that blocks share.
+///
+/// # Errors
+/// If a copy differs: transformers then runs the layer's own transformer, in spite of the key that ties it.
+pub(super) fn add_later_uses(
+    sources: &mut [StoredParameter],
+    config: &StackConfig,
+    files: &TensorFiles,
+    candidates: impl Fn(&Request) -> Result<Vec<StoredParameter>>,
+) -> Result<()> {
+    let block = |of: &BlockConfig| Some(of.own.zamba()?.transformer.as_ref()?.block);
+    for (i, first) in config.blocks.iter().map(block).enumerate() {
+        let Some(first) = first.filter(|first| *first != i) else {
+            continue;
+        };
+        let first_use = format!("blocks.{first}.transformer.");
+        for source in &mut *sources {
+            let Some(part) = source.role.strip_prefix(&first_use) else {
+                continue;
+            };
+            let later = candidates(&Request {
+                role: &format!("blocks.{i}.transformer.{part}"),
+                shape: &source.shape,
+                place: ModelPlace::Block(i),
+                attention: None,
+            })?;
+            let copies = later.iter().map(|copy| copy.name.as_str());
+            let copies = copies.filter(|name| files.contains(name));
+            if let Copies::Differing = add_copies(source, copies, files)? {
+                return Err(Error::InvalidConfig(format!(
+                    "key {TIES:?}: block {i} has another transformer than block {first} ({} in {}); expected false",
+                    source.name,
+                    source.path(files).display(),
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The result when the tensors in the files for one parameter are compared.
