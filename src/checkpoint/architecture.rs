@@ -184,16 +184,20 @@ impl CheckpointOptions {
             return Err(Error::input("part", reason));
         }
         let config = match &family.config {
-            StackSource::Given(config) => (**config).clone(), // no file is read, and there may be none
+            // No file is read, and there may be none.
+            StackSource::Given(config) => {
+                config.validate().map_err(|error| error.located(path))?;
+                (**config).clone()
+            }
             StackSource::Json(_) => {
                 let json = json()?;
                 let config = family.stack_config(json);
-                let config = config.map_err(|error| error.located(path))?;
+                let checked = config.and_then(|config| config.validate().map(|()| config));
+                let config = checked.map_err(|error| json.located(error))?;
                 family = family.with_group_sizes(json)?;
                 config
             }
         };
-        config.validate().map_err(|error| error.located(path))?;
         Ok((family, config))
     }
 }

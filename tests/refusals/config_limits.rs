@@ -12,6 +12,8 @@ use candle_blocks::{
     },
 };
 
+use serde_json::json;
+
 use crate::{
     hostile::{Folder, valid},
     said::assert_says,
@@ -528,6 +530,29 @@ fn a_config_json_of_a_billion_parts_is_refused_before_it_takes_memory() {
         let error = Checkpoint::open(folder.root()).unwrap_err();
         assert_says(&error, &words);
         assert_says(&error, &["config.json"]);
+    }
+}
+
+#[test]
+fn a_size_of_zero_is_refused_with_its_key() {
+    let config = json!({"model_type": "mixtral", "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2,
+        "intermediate_size": 8, "num_hidden_layers": 2, "vocab_size": 8, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "pad_token_id": 0});
+    for key in [
+        "hidden_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+        "num_local_experts",
+        "num_experts_per_tok",
+    ] {
+        let folder = Folder::new();
+        let mut config = config.clone();
+        config[key] = json!(0);
+        folder.write("config.json", config.to_string().as_bytes());
+        let error = Architecture::open(folder.root()).unwrap_err();
+        assert_says(&error, &["config.json", &format!("has 0 for {key}")]);
+        assert!(!error.to_string().contains("pad_token_id"), "{error}");
     }
 }
 

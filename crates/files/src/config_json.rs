@@ -139,6 +139,20 @@ impl ConfigJson {
         unread
     }
 
+    /// Adds the file's path to a configuration error, and the file's sizes of 0 to an error about one: several keys together
+    /// may be at fault.
+    #[doc(hidden)]
+    pub fn located(&self, error: Error) -> Error {
+        let zeros = self.read.zeros();
+        let error = match error {
+            Error::InvalidConfig(reason) if reason.contains(" 0") && !zeros.is_empty() => {
+                Error::InvalidConfig(format!("{reason}; the file has 0 for {}", zeros.join(", ")))
+            }
+            other => other,
+        };
+        error.located(&self.path)
+    }
+
     /// Records that `key`, a path from here, was read.
     fn record(&self, key: &str) {
         let key = self.renamed.get(key).map_or(key, String::as_str);
@@ -299,6 +313,12 @@ impl ConfigJson {
             true => Ok(number),
             false => Err(self.error(keys, format!("found {number}, expected a positive number"))),
         }
+    }
+
+    /// Returns whether a key is present and null, which transformers' classes take for false or for the default, by the key.
+    #[doc(hidden)]
+    pub fn is_null(&self, key: &str) -> bool {
+        self.at(key).is_some_and(Value::is_null)
     }
 
     /// Reads a boolean, or returns `default` if absent.

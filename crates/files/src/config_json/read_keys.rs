@@ -42,6 +42,17 @@ impl ReadKeys {
         }
         unread
     }
+
+    /// Returns the paths that were read whose values are 0.
+    pub fn zeros(&self) -> Vec<String> {
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = |path: &str| {
+            let mut keys = path.split('.');
+            keys.try_fold(&self.contents, |value, key| value.get(key))
+        };
+        let is_zero = |path: &&String| value(path).and_then(Value::as_u64) == Some(0);
+        read.iter().filter(is_zero).cloned().collect()
+    }
 }
 
 /// Returns the path of `key` in the object at `section`.
