@@ -35,7 +35,7 @@ fn changed(stack: &Committed, change: impl FnOnce(&mut Map<String, Value>)) -> (
 }
 
 /// Opens a family's committed checkpoint with its configuration changed.
-fn open(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Result<Checkpoint> {
+pub fn open(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Result<Checkpoint> {
     let stack = family(name);
     let (_folder, path) = changed(&stack, change);
     stack.options().config(path).open(stack.folder())
@@ -49,7 +49,7 @@ fn described(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Archit
 }
 
 /// Returns the configuration with `keys`; null removes a key.
-fn config(name: &str, keys: &[(&str, Value)]) -> StackConfig {
+pub fn config(name: &str, keys: &[(&str, Value)]) -> StackConfig {
     let opened = open(name, |config| {
         for (key, value) in keys {
             match value {

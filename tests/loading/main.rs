@@ -45,6 +45,7 @@ mod gguf_types;
 mod heads;
 #[cfg(feature = "hub")]
 mod hub;
+mod hybrid_keys;
 mod larger_models;
 mod loader_errors;
 mod mamba2_keys;

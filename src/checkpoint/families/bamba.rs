@@ -24,12 +24,20 @@ pub(super) fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) 
 fn bamba(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = biased_block(json)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
-    let rotary = json.partial_rotary(block.attention()?.head_dim, 0.5, 1e4)?;
+    // transformers' class has half of each head, whatever the file says; a GGUF file has its own share.
+    let share = json.number(&["rotary_pct"], 0.5)?;
+    let rotary = json.without("partial_rotary_factor");
+    let rotary = rotary.partial_rotary(block.attention()?.head_dim, share, 1e4)?;
     block.attention_mut()?.position = Position::Rotary(rotary);
     let attended = json.numbers(&["attn_layer_indices"])?.unwrap_or_default();
     let mamba = mixer(json, block.norm)?;
-    Ok(uniform(json, block)?.with_each(|i, block| {
-        if !attended.contains(&(i as f64)) {
+    let stack = uniform(json, block)?;
+    let is_mamba = |i: usize| !attended.contains(&(i as f64));
+    if (0..stack.blocks.len()).any(is_mamba) {
+        json.only("hidden_act", &["silu".into(), "swish".into()])?; // of the convolutions too
+    }
+    Ok(stack.with_each(|i, block| {
+        if is_mamba(i) {
             block.mixer = mamba.into();
         }
     }))

@@ -36,6 +36,9 @@ fn granitemoehybrid(json: &ConfigJson) -> Result<StackConfig> {
     let is_turned = json.text(&["position_embedding_type"])?.is_some();
     let known = [FULL, LINEAR, "mamba"]; // the last is an older name
     let kinds = json.layer_types(stack.blocks.len(), &known, |_| LINEAR)?;
+    if kinds.iter().any(|kind| *kind != FULL) {
+        json.only("hidden_act", &["silu".into(), "swish".into()])?; // of the convolutions too
+    }
     let mamba = mixer(json, stack.blocks[0].norm)?;
     Ok(stack.with_each(|i, block| {
         if kinds[i] != FULL {

@@ -52,6 +52,7 @@ pub(super) fn keys_and_initialization(table: Family) -> Family {
         .renamed("num_experts_per_tok", "num_experts_per_token")
         .renamed("n_shared_experts", "num_shared_experts")
         .renamed("max_position_embeddings", "model_max_length")
+        .default_of("q_lora_rank", Value::Null)
 }
 
 /// Rules for a gated delta rule with a factor for each channel, under `stem`. `own` has the names that families do not share.

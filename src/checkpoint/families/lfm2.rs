@@ -49,7 +49,9 @@ fn lfm2(json: &ConfigJson) -> Result<StackConfig> {
 
 /// Returns the block of LFM2's layers with attention.
 pub(super) fn block(json: &ConfigJson) -> Result<BlockConfig> {
-    let json = &json.without("hidden_act").without("attention_dropout"); // the class has neither
+    // The class has none of these.
+    let json = json.without("hidden_act").without("hidden_activation");
+    let json = &json.without("attention_dropout");
     let mut block = unrotated_block(json, AttentionBias::NONE)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     let rotary = json.rotary(block.attention()?.head_dim, 1e6)?;

@@ -32,8 +32,13 @@ fn lfm3(json: &ConfigJson) -> Result<StackConfig> {
         SLIDING: { "rope_type": "default", "rope_theta": 1e4 },
         FULL: { "rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5 },
     });
-    let json = &json.with_default("rope_parameters", rotations);
-    let json = &json.with_default("head_dim", 128).without("hidden_act"); // the class has no other activation
+    let json = &match json.is_null("rope_parameters") {
+        true => json.with("rope_parameters", rotations),
+        false => json.with_default("rope_parameters", rotations),
+    };
+    // The class has no other activation.
+    let json = json.without("hidden_act").without("hidden_activation");
+    let json = &json.with_default("head_dim", 128);
     let mut block = unrotated_block(json, bias(json)?)?;
     block.attention_mut()?.query_key_norm =
         Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));

@@ -132,7 +132,7 @@ pub(super) fn of_heads(
     Ok(Mamba2Config::new(norm.d_model, heads, state_dim)
         .with_groups(json.size_or(&["mamba_n_groups"], 1)?)
         .with_taps(json.size_or(&["mamba_d_conv"], 4)?)
-        .with_convolution_bias(json.flag(&["mamba_conv_bias"], true)?)
+        .with_convolution_bias(json.flag(&["mamba_conv_bias"], !json.is_null("mamba_conv_bias"))?)
         .with_min_step(min_step)
         .with_max_step(max_step)
         .with_norm_eps(norm.eps))

@@ -119,6 +119,7 @@ pub(super) fn with_experts(
 
 /// Returns whether the selected experts' weights are normalized to 1, from `norm_topk_prob`.
 pub(super) fn weights(json: &ConfigJson, default: bool) -> Result<RoutingWeights> {
+    let default = default && !json.is_null("norm_topk_prob");
     Ok(match json.flag(&["norm_topk_prob"], default)? {
         true => RoutingWeights::Renormalized,
         false => RoutingWeights::Scores,

@@ -44,8 +44,11 @@ fn zamba(json: &ConfigJson) -> Result<StackConfig> {
     let d_model = json.size(&["hidden_size"])?;
     let norm = NormConfig::rms_norm(d_model, json.number(&["rms_norm_eps"], 1e-5)?);
     json.only("hidden_mamba_act", &["silu".into(), "swish".into()])?;
-    let mamba = mixer(&json.without("hidden_act"), d_model, None)?
-        .with_heads(json.width_or(&["n_mamba_heads"], 2)?);
+    let n_heads = json.width_or(&["n_mamba_heads"], 2)?;
+    if n_heads == 1 {
+        return Err(json.error(&["n_mamba_heads"], "found 1, expected several heads"));
+    }
+    let mamba = mixer(&json.without("hidden_act"), d_model, None)?.with_heads(n_heads);
     let period = json.width_or(&["attn_layer_period"], 6)?;
     let offset = json.size_or(&["attn_layer_offset"], 4)?;
     let transformer = transformer(json, d_model, None)?;
