@@ -6,7 +6,7 @@
 use std::{cmp::Reverse, collections::BTreeMap, fmt::Write, fs, path::Path};
 
 use candle_blocks::{CheckpointOptions, Error};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::weights::weights;
 
@@ -68,6 +68,65 @@ fn the_document_says_of_the_model_types_of_transformers_what_comes_of_them() {
         written, today,
         "{differing:?}; set {VARIABLE}=1 to write docs/transformers.md again"
     );
+}
+
+#[test]
+fn keys_are_read_under_the_further_names_of_each_class() {
+    let read = |name: &str| fs::read_to_string(weights(name)).unwrap();
+    let configs: BTreeMap<String, Value> =
+        serde_json::from_str(&read("default_configs.json")).unwrap();
+    let aliases: BTreeMap<String, BTreeMap<String, String>> =
+        serde_json::from_str(&read("attribute_names.json")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    let opened = |config: &Value| {
+        fs::write(&path, config.to_string()).unwrap();
+        let read = CheckpointOptions::default().whole().architecture(&path)?;
+        let model = read.model_config().ok().cloned();
+        Ok::<_, Error>((read.config, model))
+    };
+    let all = aliases.iter().flat_map(|(name, aliases)| {
+        let each = aliases.iter();
+        each.map(move |(alias, own)| (name, alias, own))
+    });
+    let (mut n_equal, mut differing) = (0, Vec::new());
+    for (name, alias, own) in all {
+        let Ok(default) = opened(&configs[name]) else {
+            continue;
+        };
+        let with = |key: &str, value: &Value| {
+            let mut config = configs[name].clone();
+            config.as_object_mut().unwrap().remove(own);
+            config[key] = value.clone();
+            opened(&config)
+        };
+        // A value that counts.
+        let values = others(configs[name].get(own).unwrap_or(&Value::Null));
+        let found = values.into_iter().find_map(|value| {
+            let expected = with(own, &value).ok()?;
+            (expected != default).then_some((value, expected))
+        });
+        let Some((value, expected)) = found else {
+            continue;
+        };
+        match with(alias, &value) {
+            Ok(found) if found == expected => n_equal += 1,
+            Ok(_) => differing.push(format!("{name}: {alias} is not read as {own}")),
+            Err(error) => differing.push(format!("{name}: {alias} for {own}: {error}")),
+        }
+    }
+    assert!(differing.is_empty(), "{}", differing.join("\n"));
+    assert!(n_equal > 120, "{n_equal}");
+}
+
+/// Other values that a key may have.
+fn others(value: &Value) -> Vec<Value> {
+    let size = value.as_u64().unwrap_or(0);
+    match value {
+        Value::Bool(value) => vec![json!(!value)],
+        Value::Number(_) => [2 * size, size / 2, size + 1].map(Value::from).to_vec(),
+        _ => vec![],
+    }
 }
 
 /// Returns whether a `config.json` loads, or why not.
